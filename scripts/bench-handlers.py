@@ -58,10 +58,6 @@ def measure(daemon, program, run, directory, index, count):
         daemon.ask("POST", "/v1/handlers", {
             "name": f"h{number}", "base": "host", "interpreter": "/usr/bin/python3", "code": code,
             "requires": [PACKAGE], "instances_max": 2, "queue_max": 4, "timeout_ms": 30000})
-    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    daemon.ask("POST", "/v1/zygotes", {
-        "base": "host", "interpreter": "/usr/bin/python3", "packages": made, "store": os.path.join(directory, "packages/host/packages"),
-        "modules": MODULES, "memory_bytes": 512 << 20})
     # A request without any cache: what a handler does, in a sandbox with an interpreter of its own. One with the
     # machine's network gets no Zygote.
     fresh = {"request": {"base": "host", "command": ["-c", IMPORT], "python": {"interpreter": "/usr/bin/python3"},

@@ -23,6 +23,7 @@ engines=$!
 scripts/images/root.sh
 scripts/images/disk.sh
 scripts/images/kernel.sh
+scripts/images/light.sh
 scripts/images/set.sh nginx redis python
 scripts/registries.sh
 

@@ -59,13 +59,21 @@ fn libraries_in(text: &str) -> impl Iterator<Item = PathBuf> + '_ {
         .map(PathBuf::from)
 }
 
+/// Drops the page cache and the caches of names and inodes. What is locked or in use stays.
+///
+/// # Errors
+/// If the kernel refuses, as it does without root.
+pub fn drop_everything() -> anyhow::Result<()> {
+    nix::unistd::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches (are you root?)")
+}
+
 /// Drops the page cache and the caches of names and inodes, and reads the host's files again.
 ///
 /// # Errors
 /// If the kernel refuses, as it does without root.
 pub fn drop_all(host: &HostFiles) -> anyhow::Result<()> {
-    nix::unistd::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches (are you root?)")?;
+    drop_everything()?;
     for file in &host.files {
         // A file that cannot be read was not part of any boot either.
         let _bytes_that_nobody_needs = fs::read(file).map(drop);

@@ -1,7 +1,7 @@
 //! The boot of a virtual machine under software emulation: SeaBIOS, extlinux, a Debian kernel,
 //! sshd. The guest says on its serial console when sshd answers.
 
-mod qmp;
+pub(crate) mod qmp;
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -86,18 +86,18 @@ pub fn boot(base: &Path, cache: Cache, scratch: &Path) -> anyhow::Result<Booted>
     let started = Instant::now();
     let mut qemu = Guard::spawn(&mut command)?;
     let console = connect(&serial, &mut qemu)?;
-    let text = wait_for_ready(console, &mut qemu, started + READY_DEADLINE)?;
+    let text = wait_for_line(console, READY, &mut qemu, started + READY_DEADLINE)?;
     let elapsed = started.elapsed();
     ensure!(
         text.contains("SSH-2.0"),
         "the guest says it is ready, but not that sshd answers"
     );
     let mut qmp = Qmp::new(connect(&control, &mut qemu)?)?;
-    let (guest_reads, guest_bytes) = qmp.disk_reads()?;
+    let reads = qmp.disk_reads()?;
     Ok(Booted {
         elapsed,
-        guest_reads,
-        guest_bytes,
+        guest_reads: reads.requests,
+        guest_bytes: reads.bytes,
     })
 }
 
@@ -140,7 +140,7 @@ fn disk(path: &Path, format: &str, options: &str) -> Vec<OsString> {
     ]
 }
 
-fn socket(id: &str, path: &Path) -> OsString {
+pub(crate) fn socket(id: &str, path: &Path) -> OsString {
     let mut chardev = OsString::from(format!("socket,id={id},server=on,wait=off,path="));
     chardev.push(path);
     chardev
@@ -156,7 +156,7 @@ fn make_overlay(base: &Path, scratch: &Path) -> anyhow::Result<PathBuf> {
     Ok(overlay)
 }
 
-fn connect(socket: &Path, qemu: &mut Guard) -> anyhow::Result<UnixStream> {
+pub(crate) fn connect(socket: &Path, qemu: &mut Guard) -> anyhow::Result<UnixStream> {
     wait_for(
         "socket of QEMU",
         SOCKET_DEADLINE,
@@ -170,9 +170,10 @@ fn connect(socket: &Path, qemu: &mut Guard) -> anyhow::Result<UnixStream> {
     )
 }
 
-/// Reads the console until the ready line is complete, and returns that line.
-fn wait_for_ready(
+/// Reads the console until a line with `wanted` in it is complete, and returns that line.
+pub(crate) fn wait_for_line(
     mut console: UnixStream,
+    wanted: &str,
     qemu: &mut Guard,
     deadline: Instant,
 ) -> anyhow::Result<String> {
@@ -184,7 +185,7 @@ fn wait_for_ready(
     loop {
         interrupt::check()?;
         let text = String::from_utf8_lossy(&seen);
-        if let Some((line, _)) = text.find(READY).and_then(|at| text[at..].split_once('\n')) {
+        if let Some((line, _)) = text.find(wanted).and_then(|at| text[at..].split_once('\n')) {
             return Ok(line.to_owned());
         }
         if Instant::now() > deadline || qemu.ended()?.is_some() {
@@ -230,7 +231,7 @@ mod tests {
             guest
         });
         let deadline = Instant::now() + Duration::from_secs(60);
-        let line = wait_for_ready(console, &mut idle(), deadline).unwrap();
+        let line = wait_for_line(console, READY, &mut idle(), deadline).unwrap();
         assert_eq!(line.trim_end(), "YOLO-BOOT-READY up=1 sshd=SSH-2.0-x");
         drop(writer.join().unwrap());
     }
@@ -242,14 +243,14 @@ mod tests {
         let mut dead = Guard::spawn(&mut Command::new("true")).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         dead.wait_until(deadline).unwrap();
-        let error = wait_for_ready(console, &mut dead, deadline)
+        let error = wait_for_line(console, READY, &mut dead, deadline)
             .unwrap_err()
             .to_string();
         assert!(error.contains("did not get ready"), "{error}");
         let (mut guest, console) = UnixStream::pair().unwrap();
         guest.write_all(b"one\nKernel panic\n").unwrap();
         let past = Instant::now() + Duration::from_millis(200);
-        let error = wait_for_ready(console, &mut idle(), past)
+        let error = wait_for_line(console, READY, &mut idle(), past)
             .unwrap_err()
             .to_string();
         assert!(error.contains("one / Kernel panic"), "{error}");

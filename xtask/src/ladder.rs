@@ -148,6 +148,7 @@ const LADDER: &[Rung] = &[
             "layers",
             "localfs",
             "mounting",
+            "node-api",
             "oci",
             "rawio",
             "tracer",

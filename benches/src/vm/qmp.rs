@@ -14,14 +14,23 @@ const LINE_MAX: u64 = 1 << 20;
 /// How many events may come before an answer.
 const EVENTS_MAX: usize = 100;
 
+/// What the guest's disks have read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskReads {
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
+    /// How long the guest waited for them, added up.
+    pub(crate) time: Duration,
+}
+
 /// A connection to QEMU's monitor.
-pub(super) struct Qmp {
+pub(crate) struct Qmp {
     stream: BufReader<UnixStream>,
 }
 
 impl Qmp {
     /// Greets QEMU.
-    pub(super) fn new(stream: UnixStream) -> anyhow::Result<Self> {
+    pub(crate) fn new(stream: UnixStream) -> anyhow::Result<Self> {
         stream
             .set_read_timeout(Some(DEADLINE))
             .context("setting a timeout")?;
@@ -33,8 +42,8 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Returns the requests and the bytes that the guest's disks have read.
-    pub(super) fn disk_reads(&mut self) -> anyhow::Result<(u64, u64)> {
+    /// Returns what the guest's disks have read.
+    pub(crate) fn disk_reads(&mut self) -> anyhow::Result<DiskReads> {
         let answer = self.execute("query-blockstats")?;
         let disks = answer.as_array().context("QEMU lists no disks")?;
         let sum = |key: &str| {
@@ -43,7 +52,11 @@ impl Qmp {
                 .filter_map(|disk| disk["stats"][key].as_u64())
                 .sum()
         };
-        Ok((sum("rd_operations"), sum("rd_bytes")))
+        Ok(DiskReads {
+            requests: sum("rd_operations"),
+            bytes: sum("rd_bytes"),
+            time: Duration::from_nanos(sum("rd_total_time_ns")),
+        })
     }
 
     fn execute(&mut self, command: &str) -> anyhow::Result<Value> {
@@ -87,10 +100,15 @@ mod tests {
     fn adds_up_the_disks_and_passes_over_events() {
         let (_qemu, rig) = qemu_says(
             "{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"RESUME\"}\n\
-             {\"return\": [{\"stats\": {\"rd_operations\": 3, \"rd_bytes\": 4096}}, \
+             {\"return\": [{\"stats\": {\"rd_operations\": 3, \"rd_bytes\": 4096, \"rd_total_time_ns\": 9}}, \
              {\"stats\": {\"rd_operations\": 4, \"rd_bytes\": 512}}]}\n",
         );
-        assert_eq!(Qmp::new(rig).unwrap().disk_reads().unwrap(), (7, 4608));
+        let expected = DiskReads {
+            requests: 7,
+            bytes: 4608,
+            time: Duration::from_nanos(9),
+        };
+        assert_eq!(Qmp::new(rig).unwrap().disk_reads().unwrap(), expected);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What is left to a process that talks to a registry.
+//! Confinement of a process that connects to a registry.
 
 use anyhow::Context as _;
 use bootimg::Store;
 use mounting::confinement::{Asks, Intake, Rights};
 
-/// Leaves to a command that asks a registry that, and its store, which is there.
+/// Confines a command to its registry, and its existing store.
 ///
 /// # Errors
 /// If the kernel refuses.

@@ -1,9 +1,10 @@
-//! Boot images in registries: artifacts that refer to the container image they are of (docs/registries.md).
+//! Boot images in registries: artifacts that refer to their container image (docs/registries.md).
 //!
 //! [`push`](push::push) packs the boot images of an image's layers and pushes them beside the image;
-//! [`pull`](pull::pull) fetches and verifies them on another node. Both want a [`Repository`](oci::registry::Repository),
-//! which the caller opens as whom [`login`] says, through the proxy that [`proxy`] says, before it
-//! [confines](confine) itself. [`plans`] does the same for block images, whose boot images are plans.
+//! [`pull`](pull::pull) fetches and verifies them on another node. Both need a
+//! [`Repository`](oci::registry::Repository), which the caller opens with the credentials of [`login`], through the
+//! proxy of [`proxy`], before it [confines](confine) itself. [`plans`] does the same for block images, whose boot
+//! images are plans.
 //!
 //! ```
 //! // A registry is asked through the proxy of the environment, unless NO_PROXY names it.

@@ -1,4 +1,4 @@
-//! Who asks a registry: what `docker login` left, and the programs that keep it.
+//! Credentials for registries: from `docker login`, and its credential helpers.
 
 use std::env;
 use std::fs;
@@ -18,11 +18,11 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Bytes of what a helper prints.
 const SECRET_MAX: u64 = 64 << 10;
 
-/// Returns what `docker login` left for a registry. It may start a program that knows the login: who confines
-/// itself asks before.
+/// Returns the credentials of `docker login` for a registry. It may execute a credential helper: a process that
+/// confines itself must call this before.
 ///
 /// # Errors
-/// If what it left cannot be used.
+/// If they cannot be used.
 pub fn of_docker(registry: &str) -> anyhow::Result<Option<Credentials>> {
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".docker"));
     let dir = env::var_os("DOCKER_CONFIG")

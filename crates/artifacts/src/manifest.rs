@@ -60,7 +60,7 @@ pub(crate) fn manifest(
     manifest
 }
 
-/// Returns the artifact that says it was recorded last; of equals the last one.
+/// Returns the artifact with the latest recording; of equal ones the last.
 pub(crate) fn newest(artifacts: &[Descriptor]) -> Option<&Descriptor> {
     let recorded_at = |artifact: &&Descriptor| {
         let text = artifact.annotations.get(RECORDED_AT);
@@ -127,7 +127,7 @@ fn packed_layer(blob: &Descriptor) -> anyhow::Result<PackedLayer> {
     })
 }
 
-/// Checks that a description is of the image that was asked for.
+/// Checks that a description is of the requested image.
 pub(crate) fn check_stack(stack: &Stack, image: Digest, diff_ids: &[Digest]) -> anyhow::Result<()> {
     ensure!(
         stack.image == image,

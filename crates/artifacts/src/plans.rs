@@ -78,7 +78,7 @@ fn push_bytes(
 /// Pulls the newest plan of a block image, given the digest of its manifest; `None` if the registry has none.
 ///
 /// # Errors
-/// If the registry does not answer as it should, or what it has is no plan.
+/// If the registry's response is not valid, or its artifact is not a plan.
 pub fn pull(
     subject: Digest,
     repository: &Repository,

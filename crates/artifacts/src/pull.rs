@@ -1,7 +1,7 @@
-//! The boot images of a container image from a registry.
+//! Pulling the boot images of a container image from a registry.
 //!
-//! What comes is not trusted. It becomes a hint for the image's layers: when a layer is attached,
-//! only names and ranges are taken from it, and the bytes come from the layer that is here.
+//! They are not trusted. They become hints for the image's layers: when a layer is attached,
+//! only names and ranges are taken from them, and the bytes come from the local layer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ use host::size::Size;
 use crate::manifest::{self, ARTIFACT, PackedLayer};
 use crate::transfer::transfer;
 
-/// What was pulled, as `bootimg pull --json` prints it.
+/// The result of a pull, as `bootimg pull --json` prints it.
 #[derive(Debug, Serialize)]
 pub struct Pulled {
     /// The name of the image.
@@ -37,7 +37,7 @@ pub struct Pulled {
     pub layers: Vec<PulledLayer>,
     /// Bytes that came over the network.
     pub fetched_bytes: u64,
-    /// Bytes that an interrupted pull had brought.
+    /// Bytes from an interrupted pull.
     pub resumed_bytes: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct PulledLayer {
     pub id: String,
     /// Bytes of the packed boot image.
     pub bytes: u64,
-    /// What became of it.
+    /// The result for it.
     pub outcome: PullOutcome,
 }
 
@@ -77,7 +77,7 @@ pub enum Recorded {
 
 /// Where pulls keep what they have, in the store's directory.
 const PULLING: &str = "pulling";
-/// After so long nobody goes on with an interrupted pull.
+/// After this time an interrupted pull is no longer resumed.
 const ABANDONED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What to pull, and where to.
@@ -87,7 +87,7 @@ pub struct PullRequest<'a> {
     pub reference: &'a Reference,
     /// Its repository, open for a pull.
     pub repository: Repository,
-    /// The store that takes the boot images in.
+    /// The store that receives the boot images.
     pub store: &'a Store,
     /// The most bytes that they may have together.
     pub max_bytes: u64,
@@ -95,10 +95,10 @@ pub struct PullRequest<'a> {
     pub recorded: Recorded,
 }
 
-/// Pulls the boot images of an image. Those that an interrupted pull has brought are not fetched again.
+/// Pulls the boot images of an image. Those of an interrupted pull are not fetched again.
 ///
 /// # Errors
-/// If the registry has none, what it has cannot be used, or the store cannot be written.
+/// If the registry has none, they cannot be used, or the store cannot be written.
 pub fn pull(request: PullRequest<'_>, interrupt: &Interrupt) -> anyhow::Result<Pulled> {
     let pull = Pull { request, interrupt };
     let result = pull.run();

@@ -37,11 +37,11 @@ pub struct PushRequest<'a> {
 pub enum PushMode {
     /// The boot images are pushed.
     Push,
-    /// It is only said what would be pushed.
+    /// Only the plan is reported.
     DryRun,
 }
 
-/// What was pushed, as `bootimg push --json` prints it.
+/// The result of a push, as `bootimg push --json` prints it.
 #[derive(Debug, Serialize)]
 pub struct Pushed {
     /// Whether nothing was written.
@@ -73,8 +73,8 @@ pub struct PushedLayer {
     pub present: bool,
 }
 
-/// Pushes the boot images of an image that the registry has, as an artifact about it. Pushing again pushes
-/// what is missing.
+/// Pushes the boot images of an image that the registry has, as an artifact that refers to it. Pushing again pushes
+/// missing ones.
 ///
 /// # Errors
 /// If the store has no boot image of it, the registry has another image or none, or refuses.

@@ -21,8 +21,8 @@ impl Budget {
         }
     }
 
-    /// Takes bytes, waiting for them up to `patience`; `None` if they did not become free, or never
-    /// will.
+    /// Takes bytes, waiting for them up to `patience`; `None` if they did not become free, or are more
+    /// than the budget.
     pub(crate) fn take(&self, bytes: u64, patience: Duration) -> Option<Permit<'_>> {
         if bytes > self.total {
             return None;

@@ -1,6 +1,6 @@
 //! Threads that share a source of jobs.
 //!
-//! The member whose turn it is waits for the next job, gives up the turn, and does the job itself. So
+//! One member waits for the next job, lets the next member wait, and does the job itself. So
 //! a single request in flight is handled by the thread that received it, without waking another, and many
 //! are handled in parallel. Members are started as they are needed.
 
@@ -31,8 +31,8 @@ pub(crate) fn run<J>(
 struct Crew<'a, N, W> {
     name: &'a str,
     most: usize,
-    /// Whoever holds it takes the next job; `None` when there will be no more. It is held while waiting
-    /// for one: waiting is what a turn is for.
+    /// The holder takes the next job; `None` when there will be no more. It is held while waiting
+    /// for one.
     turn: Mutex<Option<N>>,
     work: W,
     members: AtomicUsize,

@@ -12,11 +12,11 @@ use blocks::{BlockDevice, DeviceError, DeviceErrorKind};
 
 use crate::accept::Stop;
 
-/// A way to make devices reachable for others.
+/// A way to export devices to clients.
 ///
-/// What a client of any of them may rely on is in `tests/conformance`, which runs on each: it reads
-/// what was written, errors are told and end nothing else, what was flushed survives a crash, and
-/// what is in flight when the server dies is done by the next one.
+/// The guarantees for clients of all exporters are tested in `tests/conformance`, which runs on each: reads
+/// return what was written, errors are reported and end nothing else, flushed data survives a crash, and
+/// requests in flight when the server dies are done by the next one.
 pub trait Exporter {
     /// Makes `device` reachable; at once, and until the export is stopped or dropped.
     ///
@@ -36,15 +36,15 @@ pub trait Exporter {
     ) -> Result<Box<dyn Export>, ExportError>;
 }
 
-/// A device that others reach.
+/// An exported device.
 pub trait Export: Send {
     /// Returns how clients name it.
     fn address(&self) -> String;
 
-    /// Returns what was done so far.
+    /// Returns the counters.
     fn counts(&self) -> Counts;
 
-    /// Ends it: nothing new is accepted, and what is in flight is answered. Dropping does the same.
+    /// Ends it: no new clients are accepted, and requests in flight are completed. Dropping does the same.
     fn stop(self: Box<Self>);
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Meter {
     bytes_written: AtomicU64,
 }
 
-/// What a request moved.
+/// The data that a request transferred.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Moved {
     /// Nothing.
@@ -202,10 +202,10 @@ pub enum ExportError {
     /// The path is too long for a socket.
     #[error("the path {} is too long for a socket: at most 90 bytes", .0.display())]
     PathTooLong(PathBuf),
-    /// What is at the path is no socket.
+    /// The file at the path is not a socket.
     #[error("{} exists and is no socket; choose another path", .0.display())]
     NoSocket(PathBuf),
-    /// The device's shape cannot be told to clients.
+    /// The device's shape is not supported by the protocol.
     #[error("a device of {size} bytes in blocks of {block_size} cannot be exported")]
     Shape {
         /// Its size.
@@ -213,19 +213,19 @@ pub enum ExportError {
         /// Its block size.
         block_size: u32,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{doing} {}", .path.display())]
     System {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Checks that clients can be told the shape of a device.
+/// Checks that the protocol supports the shape of a device.
 pub(crate) fn check_shape(device: &dyn BlockDevice) -> Result<(), ExportError> {
     let info = device.info();
     let sizes = 512..=65_536;

@@ -1,6 +1,6 @@
-//! Block devices for others: over NBD, and as the disk of a virtual machine.
+//! Exports of block devices: over NBD, and as the disk of a virtual machine.
 //!
-//! - [`Exporter`] makes a [`BlockDevice`](blocks::BlockDevice) reachable; the [`Export`] that it
+//! - [`Exporter`] exports a [`BlockDevice`](blocks::BlockDevice); the [`Export`] that it
 //!   returns is served until it is stopped.
 //! - [`nbd`]: the network block device over a unix socket, for QEMU, libnbd's programs and the kernel.
 //! - [`vhost_user`]: vhost-user-blk, for QEMU and libblkio.

@@ -1,10 +1,10 @@
 //! NBD, the network block device, over a unix socket.
 //!
-//! The server speaks the fixed newstyle with structured replies, trim, write zeroes, forced unit access
+//! The server supports the fixed newstyle with structured replies, trim, write zeroes, forced unit access
 //! and the metadata context `base:allocation`. It may be restarted: clients that reconnect (QEMU's
-//! `reconnect-delay`) repeat what was not answered, and all requests can be repeated.
+//! `reconnect-delay`) repeat requests without a response, and all requests can be repeated.
 //!
-//! Nothing a client does costs others more than its share: handshakes, requests that have begun and
+//! No client can use more than its share: handshakes, requests that have begun and
 //! replies have deadlines, and memory for requests in flight is bounded.
 
 mod handshake;
@@ -48,7 +48,7 @@ pub struct NbdConfig {
     pub memory_bytes: u64,
     /// From the connection to the first request.
     pub handshake_deadline: Duration,
-    /// From the first byte of a request to its last; and for a client to take a reply.
+    /// From the first byte of a request to its last; and for a client to receive a reply.
     pub io_deadline: Duration,
 }
 
@@ -147,7 +147,7 @@ struct Server {
     config: NbdConfig,
     budget: Budget,
     meter: Arc<Meter>,
-    /// Handles of what is connected, to end it; each connection takes its own out.
+    /// Handles of the connections, to end them; each connection removes its own.
     connections: Mutex<Vec<(u64, UnixStream)>>,
 }
 

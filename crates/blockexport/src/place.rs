@@ -22,17 +22,17 @@ const PATH_MAX_BYTES: usize = 90;
 pub struct Place {
     path: PathBuf,
     listener: UnixListener,
-    /// Held as long as the process owns it; the kernel frees it when the process dies. None if another
+    /// Held as long as the process owns it; the kernel releases it when the process dies. `None` if another
     /// process owns it.
     lock: Option<Flock<File>>,
 }
 
 impl Place {
-    /// Binds a socket at `path`, which only this user may connect to. One that a dead process left is
-    /// replaced in one step, so that clients that reconnect find the old or the new one.
+    /// Binds a socket at `path`, which only this user may connect to. The socket of a dead process is
+    /// replaced atomically, so that clients that reconnect find the old or the new one.
     ///
     /// # Errors
-    /// If another process owns it, or it cannot be made.
+    /// If another process owns it, or it cannot be created.
     pub fn bind(path: &Path) -> Result<Self, ExportError> {
         if path.as_os_str().as_bytes().len() > PATH_MAX_BYTES {
             return Err(ExportError::PathTooLong(path.into()));
@@ -57,7 +57,7 @@ impl Place {
         Self::of(path, listener, Some(lock))
     }
 
-    /// Owns a socket that is bound already: its owner died, and a process that serves it had the listener.
+    /// Takes over a bound socket: its owner died, and a process that serves it had the listener.
     ///
     /// # Errors
     /// If another process owns it.
@@ -90,7 +90,7 @@ impl Place {
         })
     }
 
-    /// Gives it up without removing it: the process that serves it goes on.
+    /// Releases it without removing it: another process serves it.
     pub fn leave(mut self) {
         self.lock = None;
     }

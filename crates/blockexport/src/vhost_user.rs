@@ -1,12 +1,12 @@
 //! The disk of a virtual machine: vhost-user-blk over a unix socket.
 //!
-//! Requests lie in the guest's memory, which the front end (QEMU, libblkio) shares; the server reads
-//! them from there without a copy through a socket. Which of them are in flight is noted in a region that
-//! the front end keeps, so that the next server does again what this one did not finish when it was
+//! Requests are in the guest's memory, which the front end (QEMU, libblkio) shares; the server reads
+//! them from there without a copy through a socket. The requests in flight are recorded in a region that
+//! the front end keeps, so that the next server repeats those that this one did not finish when it was
 //! killed: the guest notices a delay.
 //!
-//! A front end is trusted as far as its own guest goes: it can crash this server by cutting the file
-//! that its memory lies in. So one process serves the disk of one machine.
+//! A front end is trusted as far as its own guest: it can crash this server by truncating the file
+//! of its memory. So one process serves the disk of one machine.
 
 mod backend;
 mod inflight;
@@ -32,7 +32,7 @@ use crate::budget::Budget;
 use crate::export::{Export, ExportError, Exporter, Meter, Running, check_shape};
 use crate::place::Place;
 
-/// The largest queue that is offered; QEMU takes 128 unless told otherwise.
+/// The largest queue that is offered; QEMU uses 128 by default.
 const QUEUE_MAX_SIZE: u16 = 1024;
 
 /// The largest read or write: guests send at most some hundred pages.

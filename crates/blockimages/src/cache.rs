@@ -1,9 +1,9 @@
 //! Blobs on demand: a bounded cache directory that one process owns and its devices share.
 //!
 //! A blob is cached in chunks, each with a checksum that is compared when it is first used after a
-//! restart. Who reads a chunk that is not there fetches it, and everybody else who wants it waits for
-//! that. When the directory is full, chunks go that were not used for long. A cache that cannot be
-//! written costs speed: what was fetched is served all the same.
+//! restart. The first reader of a missing chunk fetches it, and all others wait for
+//! that (singleflight). When the directory is full, chunks that were not used for long are evicted. A cache that
+//! cannot be written costs speed: fetched data is served in any case.
 
 mod blob;
 mod fill;
@@ -11,17 +11,17 @@ mod flights;
 mod map;
 mod plan;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blocks::Digest;
 use nix::fcntl::{Flock, FlockArg};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 pub use blob::CachedBlob;
 pub use fill::Filler;
@@ -30,7 +30,7 @@ pub use plan::PlanFetcher;
 use crate::error::file;
 use crate::{ImageError, Origin};
 
-/// Bounds of a cache.
+/// The limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Bytes of blobs in the directory.
@@ -69,7 +69,7 @@ pub struct CacheCounts {
     pub cached_bytes: u64,
     /// Chunks that were evicted to make room.
     pub evicted: u64,
-    /// Chunks whose content was not what was written, and that were fetched again.
+    /// Chunks that were damaged on the disk, and were fetched again.
     pub damaged: u64,
     /// Chunks that an origin had sent wrong, as a checksum of the blob showed; fetched again.
     pub refetched: u64,
@@ -95,9 +95,11 @@ pub struct BlobCache {
     meter: Meter,
     used_bytes: AtomicU64,
     order: Mutex<Order>,
+    /// A blob was opened, or could not be.
+    opened: Condvar,
     /// Plans that are being fetched: all else in the background waits for them.
     plans: AtomicUsize,
-    /// Held as long as this process owns the directory; the kernel frees it when the process dies.
+    /// Held as long as this process owns the directory; the kernel releases it when the process dies.
     _lock: Flock<File>,
 }
 
@@ -108,6 +110,8 @@ struct Order {
     closed: VecDeque<(PathBuf, u64)>,
     /// Chunks of open blobs, in the order in which they came.
     chunks: VecDeque<(Weak<CachedBlob>, u32)>,
+    /// Blobs that somebody opens: everybody else who wants one waits for that.
+    opening: HashSet<Digest>,
     /// Blobs that are open.
     open: Vec<(Digest, Weak<CachedBlob>)>,
 }
@@ -141,6 +145,7 @@ impl BlobCache {
             meter: Meter::default(),
             used_bytes: AtomicU64::new(used),
             order: Mutex::new(order),
+            opened: Condvar::new(),
             plans: AtomicUsize::new(0),
             _lock: lock,
         }))
@@ -157,7 +162,14 @@ impl BlobCache {
         origin: Box<dyn Origin>,
     ) -> Result<Arc<CachedBlob>, ImageError> {
         let dir = self.dir.join(digest.to_string().replace(':', "-"));
+        let deadline = Instant::now() + self.config.read_deadline;
         let mut order = self.order.lock();
+        while order.opening.contains(&digest) {
+            if self.opened.wait_until(&mut order, deadline).timed_out() {
+                let late = io::Error::from(io::ErrorKind::TimedOut);
+                return Err(file("waiting for who opens", &dir)(late));
+            }
+        }
         order.open.retain(|(_, blob)| blob.strong_count() > 0);
         let open = order.open.iter().find(|(other, _)| *other == digest);
         if let Some(blob) = open.and_then(|(_, blob)| blob.upgrade()) {
@@ -168,7 +180,14 @@ impl BlobCache {
         {
             self.used_bytes.fetch_sub(bytes, Relaxed);
         }
-        let (blob, chunks) = CachedBlob::open(self, &dir, digest, size, origin)?;
+        order.opening.insert(digest);
+        drop(order);
+        // Without the lock: readers of other blobs do not wait for this disk.
+        let opened = CachedBlob::open(self, &dir, digest, size, origin);
+        let mut order = self.order.lock();
+        order.opening.remove(&digest);
+        self.opened.notify_all();
+        let (blob, chunks) = opened?;
         let here: Vec<_> = chunks.map(|chunk| (Arc::downgrade(&blob), chunk)).collect();
         let bytes = u64::from(self.config.chunk_bytes) * here.len() as u64;
         self.used_bytes.fetch_add(bytes, Relaxed);
@@ -177,7 +196,7 @@ impl BlobCache {
         Ok(blob)
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> CacheCounts {
         let Meter {
@@ -261,7 +280,7 @@ impl BlobCache {
         false
     }
 
-    /// Takes note of a blob that nobody has open any more.
+    /// Notes a blob that no process has open any more.
     fn closed(&self, digest: Digest, dir: &Path, bytes: u64) {
         let mut order = self.order.lock();
         order.chunks.retain(|(blob, _)| blob.strong_count() > 0);

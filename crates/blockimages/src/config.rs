@@ -69,7 +69,7 @@ pub struct UpperConfig {
     /// The file with the data.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub data: String,
-    /// Instead of both, the directory of an [`lsmt::LiveImage`]; overlaybd does not know it.
+    /// Instead of both, the directory of an [`lsmt::LiveImage`]; overlaybd does not support it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub dir: String,
 }
@@ -79,14 +79,14 @@ const fn is_zero(size: &u64) -> bool {
     *size == 0
 }
 
-/// What is known of a sealed layer.
+/// The description of a sealed layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct LayerStatus {
     /// The file, or the digest of one that is elsewhere.
     pub name: String,
     /// Whether it is on this machine.
     pub local: bool,
-    /// Its bytes, if the configuration or the file tells them.
+    /// Its size, if the configuration or the file has it.
     pub size: u64,
 }
 
@@ -101,7 +101,7 @@ impl DeviceConfig {
     /// Reads the configuration of an image: the file, or `config.v1.json` in the directory.
     ///
     /// # Errors
-    /// If it cannot be read, is too long, or is not what it should be.
+    /// If it cannot be read, is too long, or is invalid.
     pub fn read(path: &Path) -> Result<(Self, PathBuf), ImageError> {
         let path = match path.is_dir() {
             true => path.join(CONFIG_NAME),
@@ -123,7 +123,7 @@ impl DeviceConfig {
     /// Decodes the configuration that was found at `path`, as errors say.
     ///
     /// # Errors
-    /// If it is not what it should be.
+    /// If it is invalid.
     pub fn decode(text: &[u8], path: &Path) -> Result<Self, ImageError> {
         let config: Self = serde_json::from_slice(text).map_err(|source| ImageError::Config {
             path: path.into(),
@@ -151,7 +151,7 @@ impl DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// Returns the writable layer; one that names no files is none, as overlaybd has it.
+    /// Returns the writable layer; one without files counts as none, as in overlaybd.
     #[must_use]
     pub fn writable(&self) -> Option<&UpperConfig> {
         self.upper.as_ref().filter(|upper| !upper.is_empty())

@@ -31,13 +31,13 @@ use crate::{DeviceConfig, LowerConfig};
 use layer::{Below, LayerTask};
 use layout::{ChainRecord, Layout, MadeLayer};
 
-/// How images are converted.
+/// Options of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
     /// How the blocks of blobs are compressed.
     pub compression: ZFileOptions,
-    /// Bytes of the device: more than any image needs, since all layers of an image have to agree. What is
-    /// not used takes no room.
+    /// Bytes of the device: more than any image needs, since all layers of an image have to agree. Unused
+    /// space takes none on the disk.
     pub virtual_size: u64,
 }
 
@@ -102,7 +102,7 @@ impl SourceImage for oci::Image {
 pub struct Converted {
     /// The digest of its manifest.
     pub manifest: Digest,
-    /// Its configuration for those who serve the device.
+    /// Its configuration for serving the device.
     pub config: PathBuf,
     /// Its layers, the lowest first.
     pub layers: Vec<ConvertedLayer>,
@@ -121,11 +121,11 @@ pub struct ConvertedLayer {
     pub reused: bool,
 }
 
-/// Converts an image into the layout in `dir`, which is made if it is not there, under the name `name`.
-/// The watch is told how many bytes of layers were read.
+/// Converts an image into the layout in `dir`, which is created if missing, under the name `name`.
+/// The watch receives how many bytes of layers were read.
 ///
 /// # Errors
-/// If a layer is not what its digest says or breaks a rule, if the device is too small, if somebody else
+/// If a layer does not match its digest or breaks a rule, if the device is too small, if another process
 /// changes the layout, or if the watch cancels.
 pub fn convert(
     image: &dyn SourceImage,

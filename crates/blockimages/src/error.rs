@@ -10,27 +10,27 @@ pub enum ImageError {
     /// A file cannot be used.
     #[error("{doing} {}", .path.display())]
     File {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// The configuration of an image is not what it should be.
+    /// The configuration of an image is invalid.
     #[error("the configuration {} is invalid", .path.display())]
     Config {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
     /// The configuration of an image breaks a rule.
     #[error("the configuration {} is invalid: {rule}", .path.display())]
     Rule {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// Which rule.
+        /// The rule.
         rule: &'static str,
     },
     /// A layer cannot be opened.
@@ -38,19 +38,19 @@ pub enum ImageError {
     Layer {
         /// Which one, from 1 on.
         number: usize,
-        /// What it is called.
+        /// Its name.
         name: String,
-        /// Why.
+        /// The cause.
         source: lsmt::LsmtError,
     },
     /// The writable layer cannot be used.
     #[error("{doing} the writable layer {}", .path.display())]
     Upper {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: lsmt::LsmtError,
     },
     /// Another process, or another device of this one, owns the writable layer.
@@ -59,9 +59,9 @@ pub enum ImageError {
     /// An image that is to be made cannot be.
     #[error("{} cannot be made: {rule}", .path.display())]
     Create {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         rule: &'static str,
     },
     /// The layers do not make a device.
@@ -70,31 +70,31 @@ pub enum ImageError {
     /// A trace of a start cannot be used.
     #[error("the trace {} cannot be used", .path.display())]
     Trace {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: lsmt::LsmtError,
     },
     /// A plan of a start cannot be used.
     #[error("the plan {} cannot be used", .path.display())]
     Plan {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: crate::plan::PlanError,
     },
     /// The origin of a blob cannot be used.
     #[error("blob {digest} cannot be fetched")]
     Origin {
-        /// Which one.
+        /// The digest.
         digest: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A blob is not here, and there is nowhere to fetch it from.
     #[error("blob {digest} is not on this machine: name a cache directory (`cache`) to fetch it")]
     Remote {
-        /// Which one.
+        /// The digest.
         digest: String,
     },
     /// Another process owns a cache directory.
@@ -102,7 +102,7 @@ pub enum ImageError {
     CacheInUse(PathBuf),
 }
 
-/// Says what was being done to which file.
+/// Adds the operation and the file to an error.
 pub(crate) fn file(
     doing: &'static str,
     path: impl Into<PathBuf>,

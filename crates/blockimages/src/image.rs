@@ -22,7 +22,7 @@ pub struct RemoteLayer {
     pub size: u64,
 }
 
-/// Who opens blobs that are not on this machine.
+/// Opens blobs that are not on this machine.
 pub trait BlobSource: Send + Sync {
     /// Opens layers of one image, whose blobs are below the address `blob_url`, and begins to fetch what its
     /// start is known to read. Returns them in the same order.
@@ -41,7 +41,7 @@ pub trait BlobSource: Send + Sync {
 /// are relative to it. An image with a writable layer is owned by the device that is returned.
 ///
 /// # Errors
-/// If somebody else owns the writable layer.
+/// If another process owns the writable layer.
 /// If the configuration or a layer cannot be read, or is invalid; if a layer is not on this machine
 /// and there is no `remote` source.
 pub fn open_image(
@@ -51,10 +51,10 @@ pub fn open_image(
     open_image_from(path, remote, &Start::default())
 }
 
-/// Opens an image like [`open_image`], with what is known of its start, and records what it is to.
+/// Opens an image like [`open_image`], with the plan of its start, and records its reads if requested.
 ///
 /// # Errors
-/// As there.
+/// As [`open_image`].
 pub fn open_image_from(
     path: &Path,
     remote: Option<&dyn BlobSource>,

@@ -1,4 +1,4 @@
-//! Layers as one device.
+//! A stack of layers as a device.
 
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ impl LayeredDevice {
         }
     }
 
-    /// Returns the device of a writable layer, whose garbage is collected from now on if that can be.
+    /// Returns the device of a writable layer, whose garbage is collected from now on if that is supported.
     pub(crate) fn writable(mut upper: OwnedUpper) -> Result<Self, ImageError> {
         upper.collect_in_background()?;
         let size = whole_blocks(upper.image().virtual_size());

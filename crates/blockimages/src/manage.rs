@@ -1,4 +1,4 @@
-//! Making images, and what is done to their writable layers while nobody serves them.
+//! Creating images, and operations on writable layers that are not being served.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -57,12 +57,12 @@ pub fn lowers_of(path: &Path) -> Result<DeviceConfig, ImageError> {
     Ok(config)
 }
 
-/// Makes an image in `dir` of these layers, with `top` on them; returns its configuration's place. The device
-/// has `size` bytes, or as many as the layers say.
+/// Creates an image in `dir` of these layers, with `top` on them; returns the path of its configuration. The device
+/// has `size` bytes, or the size of the layers.
 ///
 /// # Errors
 /// If there is an image already, if the layers cannot be opened and no size is given, or if a file cannot be
-/// made.
+/// created.
 pub fn create(
     dir: &Path,
     mut config: DeviceConfig,
@@ -202,8 +202,8 @@ pub struct Committed {
     pub size: u64,
 }
 
-/// Writes what the writable layer has as sealed layers, and goes on with an empty one on top of them. It happens as a
-/// whole or not at all: what is cut can be repeated.
+/// Writes the content of the writable layer as sealed layers, and continues with an empty one on top of them. This is
+/// atomic: an interrupted commit can be repeated.
 ///
 /// # Errors
 /// If the image has no writable layer or is in use, if its layers cannot be opened, or if a file cannot be
@@ -310,10 +310,10 @@ fn open_live(
     })
 }
 
-/// Frees the room of data that was overwritten or trimmed in a live image.
+/// Frees the space of data that was overwritten or trimmed in a live image.
 ///
 /// # Errors
-/// As [`commit`]; if the image is no live one.
+/// As [`commit`]; if the image is not a live one.
 pub fn collect(path: &Path, remote: Option<&dyn BlobSource>) -> Result<Collected, ImageError> {
     let (config, path) = DeviceConfig::read(path)?;
     let (live, _lock) = open_live(&config, &path, remote)?;
@@ -321,7 +321,7 @@ pub fn collect(path: &Path, remote: Option<&dyn BlobSource>) -> Result<Collected
     collected.map_err(upper_error("collecting garbage of", path))
 }
 
-/// Seals the writable layer of a live image where it is, and goes on with an empty one: a snapshot.
+/// Seals the writable layer of a live image in place, and continues with an empty one: a snapshot.
 ///
 /// # Errors
 /// As [`collect`].
@@ -352,7 +352,7 @@ pub struct Status {
 /// A writable layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct UpperStatus {
-    /// Layers of a live image that are sealed above those of the configuration.
+    /// Sealed layers of a live image above those of the configuration.
     pub own_layers: usize,
     /// Bytes of its data, with garbage.
     pub data_bytes: u64,
@@ -413,7 +413,7 @@ const TRACE_BYTES_MAX: u64 = 24 * (lsmt::TRACE_RECORDS_MAX + 1);
 /// Reads a trace of a start.
 ///
 /// # Errors
-/// If it cannot be read, or is none.
+/// If it cannot be read, or is not a trace.
 pub fn read_trace(path: &Path) -> Result<Trace, ImageError> {
     use std::io::Read as _;
     let opened = File::open(path).map_err(file("opening", path))?;
@@ -426,7 +426,7 @@ pub fn read_trace(path: &Path) -> Result<Trace, ImageError> {
     })
 }
 
-/// Writes a trace, whole or not at all.
+/// Writes a trace atomically.
 ///
 /// # Errors
 /// If the file cannot be written.

@@ -8,14 +8,14 @@ use blocks::Digest;
 use oci::registry::{Access, RegistryConfig, RegistryError, Repository};
 use oci::{ParseReferenceError, Reference};
 
-/// Who has a blob, and gives parts of it.
+/// The origin of a blob, from which ranges are read.
 ///
-/// What it gives may be wrong: whoever reads it checks what can be checked.
+/// The data may be wrong: callers verify it as far as possible.
 pub trait Origin: Send + Sync {
     /// Returns the bytes of a range, all of them, before the deadline.
     ///
     /// # Errors
-    /// If it cannot be reached, refuses, or does not answer in time.
+    /// If it cannot be reached, refuses, or does not respond in time.
     fn fetch(&self, range: Range<u64>, deadline: Instant) -> io::Result<Vec<u8>>;
 }
 

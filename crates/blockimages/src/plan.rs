@@ -56,7 +56,7 @@ pub enum PlanError {
     /// They do not begin as one.
     #[error("it is no plan of a start, or of another version")]
     Magic,
-    /// They are not what was written.
+    /// The bytes differ from what was written.
     #[error("it is damaged: its checksum is another")]
     Damaged,
     /// They break a rule of the format.
@@ -65,8 +65,8 @@ pub enum PlanError {
 }
 
 impl StartPlan {
-    /// Makes the plan of what was traced of an image with these layers, the lowest first. What was read of
-    /// layers without a digest is left out.
+    /// Makes the plan of a trace of an image with these layers, the lowest first. Reads of
+    /// layers without a digest are left out.
     #[must_use]
     pub fn of_trace(trace: &Trace, layers: &[Option<Digest>], recorded_at: u64) -> Self {
         let mut plan = Self {
@@ -134,7 +134,7 @@ impl StartPlan {
         self.reads.is_empty()
     }
 
-    /// Returns the reads of an image with these layers, the lowest first; what is about other layers is left
+    /// Returns the reads of an image with these layers, the lowest first; reads of other layers are left
     /// out.
     #[must_use]
     pub fn trace_of(&self, layers: &[Option<Digest>]) -> Trace {
@@ -196,7 +196,7 @@ impl StartPlan {
     /// Decodes a plan.
     ///
     /// # Errors
-    /// If it is none, damaged, or breaks a rule of the format.
+    /// If it is not a plan, damaged, or breaks a rule of the format.
     pub fn decode(bytes: &[u8]) -> Result<Self, PlanError> {
         let (header, rest) = bytes
             .split_first_chunk::<HEADER_BYTES>()

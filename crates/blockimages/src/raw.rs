@@ -29,12 +29,12 @@ pub struct RawDevice {
 }
 
 impl RawDevice {
-    /// Opens a file, and locks it: several may read it, or one may write.
+    /// Opens a file, and locks it: several processes may read it, or one may write.
     ///
-    /// What is behind its last whole block of 512 bytes is not part of the device.
+    /// Bytes behind its last whole block of 512 bytes are not part of the device.
     ///
     /// # Errors
-    /// If it cannot be opened, or somebody else has it open in a way that excludes this one.
+    /// If it cannot be opened, or another process has a conflicting lock.
     pub fn open(path: &Path, access: DeviceAccess) -> Result<Self, ImageError> {
         let write = access == DeviceAccess::ReadWrite;
         let opened = File::options().read(true).write(write).open(path);

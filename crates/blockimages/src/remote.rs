@@ -33,7 +33,7 @@ pub struct CachedBlobs {
     cache: Arc<BlobCache>,
     make_origin: Box<MakeOrigin>,
     background: Background,
-    /// What is fetched in the background, for each image.
+    /// The background fetches of each image.
     work: Mutex<Vec<Work>>,
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Debug for CachedBlobs {
     }
 }
 
-/// What is fetched that nobody has read yet.
+/// Which unread data is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
     /// Nothing.

@@ -13,8 +13,8 @@ use crate::plan::BLOCK_BYTES;
 /// Blocks that are noted: 4 GiB, more than any start reads, and 24 MiB of memory.
 const BLOCKS_MAX: usize = 1 << 20;
 
-/// Records what is read of layers, each block once, in the order of the first reads. Clones record the
-/// same.
+/// Records the reads of layers, each block once, in the order of the first reads. Clones share the
+/// recording.
 #[derive(Clone, Debug, Default)]
 pub struct StartRecorder(Arc<Mutex<Recording>>);
 
@@ -25,7 +25,7 @@ struct Recording {
 }
 
 impl StartRecorder {
-    /// Returns what was read so far, in overlaybd's format.
+    /// Returns the reads so far, in overlaybd's format.
     #[must_use]
     pub fn trace(&self) -> Trace {
         Trace {
@@ -65,12 +65,12 @@ impl StartRecorder {
     }
 }
 
-/// What is known of the start of an image, and what is to be learned.
+/// The plan of an image's start, and its recording.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
     /// What an earlier start read: it is fetched first, in this order within each layer.
     pub plan: Option<Trace>,
-    /// Who records this one.
+    /// The recorder of this start.
     pub recorder: Option<StartRecorder>,
 }
 
@@ -82,7 +82,7 @@ impl Start {
     }
 }
 
-/// What is known of the start, as far as it is about one layer.
+/// The plan of the start for one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerStart<'a> {
     start: &'a Start,
@@ -90,7 +90,7 @@ pub struct LayerStart<'a> {
 }
 
 impl LayerStart<'_> {
-    /// Returns what is to be fetched first: bytes of the uncompressed blob, each with its place in the order
+    /// Returns the ranges to fetch first: bytes of the uncompressed blob, each with its place in the order
     /// of the reads of all layers.
     #[must_use]
     pub fn plan(&self) -> Vec<(usize, Range<u64>)> {
@@ -102,7 +102,7 @@ impl LayerStart<'_> {
             .collect()
     }
 
-    /// Returns the uncompressed blob, the reads of which are recorded if somebody wants that.
+    /// Returns the uncompressed blob, whose reads are recorded if requested.
     #[must_use]
     pub fn watched(&self, content: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
         match &self.start.recorder {

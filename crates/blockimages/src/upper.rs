@@ -1,4 +1,4 @@
-//! The writable layer of an image, and who owns it.
+//! The writable layer of an image, and its lock.
 //!
 //! It is overlaybd's pair of files, with a journal of ours next to the data, or the directory of a
 //! [`LiveImage`]. A lock on the data, or on the directory, is held as long as the layer is open.
@@ -17,7 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::error::file;
 use crate::{ImageError, UpperConfig};
 
-/// A device with a writable layer, of which nobody else has the files open.
+/// A device with a writable layer, whose files no other process has open.
 #[derive(Debug)]
 pub(crate) struct OwnedUpper {
     /// Stops before the files are closed.
@@ -61,7 +61,7 @@ impl OwnedUpper {
         })
     }
 
-    /// Starts a thread that frees the room of what was overwritten, if the layer is one that can.
+    /// Starts a thread that frees the space of overwritten data, if the layer supports it.
     pub(crate) fn collect_in_background(&mut self) -> Result<(), ImageError> {
         let Kept::Folder(live) = &self.kept else {
             return Ok(());
@@ -83,7 +83,7 @@ impl OwnedUpper {
         }
     }
 
-    /// Returns how many sealed layers it has of its own, and how much room it takes.
+    /// Returns how many sealed layers of its own it has, and its disk usage.
     pub(crate) fn usage(&self) -> (usize, UpperUsage) {
         let own = match &self.kept {
             Kept::Folder(live) => live.own_layers().unwrap_or(0),
@@ -101,7 +101,7 @@ impl OwnedUpper {
     }
 }
 
-/// Opens a pair of files without what is below it.
+/// Opens a pair of files without the layers below.
 pub(crate) fn open_pair(
     config: &UpperConfig,
     base: &Path,
@@ -133,7 +133,7 @@ pub(crate) fn journal_of(data: &Path) -> PathBuf {
     name.into()
 }
 
-/// Locks the file or directory that stands for a writable layer.
+/// Locks the file or directory that represents a writable layer.
 fn own(path: &Path) -> Result<Flock<File>, ImageError> {
     let opened = File::open(path).map_err(file("opening the writable layer", path))?;
     match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
@@ -143,7 +143,7 @@ fn own(path: &Path) -> Result<Flock<File>, ImageError> {
     }
 }
 
-/// Says what was being done to which writable layer.
+/// Adds the operation and the writable layer to an error.
 pub(crate) fn upper_error(
     doing: &'static str,
     path: impl Into<PathBuf>,

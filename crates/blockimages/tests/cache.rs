@@ -173,6 +173,28 @@ fn readers_who_want_the_same_share_one_request() {
     assert_eq!(lab.asked().len(), 1);
 }
 
+/// Nobody waits for another blob's files, and all who want the same blob share it.
+#[test]
+fn who_opens_a_blob_at_the_same_time_as_others_shares_it() {
+    let lab = Lab::new(1 << 20);
+    let cache = lab.cache();
+    let open = || lab.open(&cache, honest());
+    let blobs: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(open)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+        joined.collect()
+    });
+    assert!(blobs.iter().all(|blob| Arc::ptr_eq(blob, &blobs[0])));
+    lab.check(&blobs[0], 0..1 << 20);
+    let cached = cache.counts().cached_bytes;
+    drop(blobs);
+    // Counted once, and found again.
+    assert_eq!((cache.counts().cached_bytes, cached), (1 << 20, 1 << 20));
+    let requests = cache.counts().requests;
+    lab.check(&open(), 0..1 << 20);
+    assert_eq!(cache.counts().requests, requests);
+}
+
 #[test]
 fn failures_are_told_and_the_next_reader_tries_again() {
     let lab = Lab::new(4 * 4096);

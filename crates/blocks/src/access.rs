@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use crate::FileId;
 
-/// The process that asked.
+/// The process that sent a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// Process id in the namespace of the file system's daemon; 0 if it is not visible there.
     pub pid: u32,
 }
 
-/// Whether the source had the bytes in memory when they were asked for.
+/// Whether the source had the bytes in memory when they were requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Warmth {
-    /// Nobody looked.
+    /// Not determined.
     #[default]
     Unknown,
     /// The disk had to be read.
@@ -23,16 +23,16 @@ pub enum Warmth {
     Warm,
 }
 
-/// One read of a file's content, exactly as it was asked for.
+/// One read of a file's content, exactly as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Which file.
+    /// The file.
     pub file: FileId,
     /// First byte.
     pub offset: u64,
     /// Length in bytes; may end past the end of the file.
     pub len: u64,
-    /// Whether the source's page cache had it.
+    /// Whether the bytes were in the source's page cache.
     pub warmth: Warmth,
 }
 
@@ -67,10 +67,10 @@ pub enum Event {
     Touch(Touch),
 }
 
-/// Whoever wants to know what is asked of a file system: a recorder, a counter.
+/// Observes the requests of a file system: a recorder, a counter.
 ///
 /// Called on the threads that serve requests: it must not block on anything slower than memory.
 pub trait Observer: Send + Sync {
-    /// Notes that `caller` caused `event`, and that answering took `took`.
+    /// Records that `caller` caused `event`, and that the response took `took`.
     fn note(&self, caller: Caller, event: Event, took: Duration);
 }

@@ -24,7 +24,7 @@ pub enum NodeKind {
 /// The attributes of a file, as `stat(2)` gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
     /// Permission bits, with set-user-id, set-group-id and sticky: the low 12 bits of the mode.
     pub perm: u16,
@@ -39,7 +39,7 @@ pub struct Attr {
     pub rdev: u32,
     /// Length in bytes.
     pub size: u64,
-    /// Space it takes, in units of 512 bytes.
+    /// Space on the disk, in units of 512 bytes.
     pub blocks: u64,
     /// Time of the last access, at the time of the scan.
     pub atime: Timestamp,
@@ -69,10 +69,10 @@ impl Attr {
         }
     }
 
-    /// Returns whether everybody may do with a file that has these attributes what they may do with
-    /// one that has `others`, by kind, mode and owner; access lists are not looked at.
+    /// Returns whether every user has at least the rights on a file with these attributes as on
+    /// one with `others`, by kind, mode and owner; access lists are not compared.
     ///
-    /// The bits of the mode that change who somebody is (set-user-id, set-group-id) are the same.
+    /// The bits of the mode that change the user of a program (set-user-id, set-group-id) must be the same.
     #[must_use]
     pub fn give_all_rights_of(&self, others: &Self) -> bool {
         (self.kind, self.uid, self.gid) == (others.kind, others.uid, others.gid)
@@ -80,8 +80,8 @@ impl Attr {
             && others.perm & RIGHTS & !self.perm == 0
     }
 
-    /// Returns whether everybody may pass a directory that has these attributes who may pass one
-    /// that has `others`, by mode and owner; access lists are not looked at.
+    /// Returns whether every user who may pass a directory with `others` may pass one with these
+    /// attributes, by mode and owner; access lists are not compared.
     #[must_use]
     pub fn let_pass_all_of(&self, others: &Self) -> bool {
         (self.kind, self.uid, self.gid) == (others.kind, others.uid, others.gid)
@@ -114,8 +114,8 @@ impl Attr {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// Returns whether the file takes less space than it is long. One that takes more may have holes,
-    /// too, if space was set aside for it; whoever reads them as data reads the same zeros.
+    /// Returns whether the file has less space than length. One with more space may have holes,
+    /// too, if space was preallocated; reading them as data gives the same zeros.
     #[must_use]
     pub const fn may_have_holes(&self) -> bool {
         self.blocks.saturating_mul(512) < self.size

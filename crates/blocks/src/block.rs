@@ -59,7 +59,7 @@ impl BlockRange {
         }
     }
 
-    /// Returns every block that a byte of `[offset, offset + len)` lies in.
+    /// Returns every block that contains a byte of `[offset, offset + len)`.
     #[must_use]
     pub const fn covering(offset: u64, len: u64) -> Self {
         let start = offset >> BLOCK_SHIFT;
@@ -131,7 +131,7 @@ impl BlockRange {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// Splits into what lies before `at` and the rest; one of them may be empty.
+    /// Splits into the blocks before `at` and the rest; one of them may be empty.
     #[must_use]
     pub fn split_at(self, at: BlockIndex) -> (Self, Self) {
         let at = at.0.clamp(self.start, self.end);

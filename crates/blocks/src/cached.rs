@@ -9,10 +9,10 @@ use crate::{
     SourceErrorKind,
 };
 
-/// Reads from the cache what the cache has, and the rest from the source.
+/// Reads from the cache what it has, and the rest from the source.
 ///
 /// A range that is only partly cached is split here, in one place, so that caches stay simple.
-/// The cache never fails a read: miss, throttled and damaged all mean "ask the source".
+/// The cache never fails a read: miss, throttled and damaged all mean "read the source".
 #[derive(Debug)]
 pub struct CachedSource<C, S> {
     cache: C,
@@ -21,14 +21,14 @@ pub struct CachedSource<C, S> {
     first_miss: OnceLock<Miss>,
 }
 
-/// A read that the cache had no answer for.
+/// A read that the cache could not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
-    /// What was read.
+    /// The file.
     pub file: FileId,
     /// From where on, in bytes.
     pub offset: u64,
-    /// When.
+    /// The time.
     pub at: Instant,
 }
 
@@ -46,7 +46,7 @@ struct Counters {
 pub struct CacheCounts {
     /// Runs of blocks that the cache answered.
     pub hits: u64,
-    /// Runs of blocks that the cache had not.
+    /// Runs of blocks that the cache did not have.
     pub misses: u64,
     /// Questions that the cache declined.
     pub throttled: u64,
@@ -57,7 +57,7 @@ pub struct CacheCounts {
 }
 
 impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
-    /// Returns the source that asks `cache` first and `source` for the rest.
+    /// Returns the source that reads from `cache` first and the rest from `source`.
     pub fn new(cache: C, source: S) -> Self {
         Self {
             cache,
@@ -77,13 +77,13 @@ impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
         &self.source
     }
 
-    /// Returns the first read that the cache had no answer for: where a boot left the path of the
+    /// Returns the first read that the cache could not serve: where a boot left the path of the
     /// recorded ones.
     pub fn first_miss(&self) -> Option<Miss> {
         self.first_miss.get().copied()
     }
 
-    /// Returns what was asked and answered so far.
+    /// Returns the counters.
     pub fn counts(&self) -> CacheCounts {
         CacheCounts {
             hits: self.counts.hits.load(Relaxed),
@@ -94,7 +94,7 @@ impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
         }
     }
 
-    /// Asks the cache for `range`; `out` wants its bytes from `skip` on.
+    /// Asks the cache for `range`; `out` receives its bytes from `skip` on.
     ///
     /// A read that starts or ends inside a block, with no room for the rest of it, goes through a
     /// buffer of its own. Those are O_DIRECT reads of odd sizes only: the kernel's page cache
@@ -137,9 +137,9 @@ impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
 /// Who keeps in memory what is read.
 #[derive(Clone, Copy, Debug)]
 enum Keeper {
-    /// Whoever likes, on the way.
+    /// Every reader, on the way.
     Anybody,
-    /// Only the one who reads it.
+    /// Only the thread that reads it.
     Reader,
 }
 

@@ -18,7 +18,7 @@ pub enum Likeness {
     Copy,
 }
 
-/// What is different about a path.
+/// The attribute in which a path differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Aspect {
     /// Only the second tree has it, with all below it.
@@ -80,7 +80,7 @@ impl fmt::Display for Aspect {
 pub struct Difference {
     /// The path from the root, without a leading `/`.
     pub path: Vec<u8>,
-    /// What is different; at least one, in ascending order.
+    /// The attributes that differ; at least one, in ascending order.
     pub aspects: Vec<Aspect>,
 }
 

@@ -1,4 +1,4 @@
-//! The seam between block devices and those who export them: a layered image, a file or memory on
+//! The interface between block devices and their exports: a layered image, a file or memory on
 //! one side; NBD, vhost-user and mounts on the other.
 
 use std::fmt;
@@ -8,13 +8,13 @@ use std::ops::Range;
 /// A device of fixed size that is read and written in blocks.
 ///
 /// Calls are synchronous and positional, so that many threads share one device without a lock.
-/// Ranges are in bytes; they lie within the device and are aligned to its block size, or the call
-/// fails ([`DeviceInfo::check`] is how). What the device cannot do according to its
-/// [`info`](Self::info) fails as [`Unsupported`](DeviceErrorKind::Unsupported) or
+/// Ranges are in bytes; they must be within the device and aligned to its block size, or the call
+/// fails (checked by [`DeviceInfo::check`]). Operations that the device does not support according to its
+/// [`info`](Self::info) fail as [`Unsupported`](DeviceErrorKind::Unsupported) or
 /// [`ReadOnly`](DeviceErrorKind::ReadOnly).
 ///
-/// Calls that overlap in time may take effect in any order. A call that returned is seen by each
-/// call that begins later. It is durable only when a [`flush`](Self::flush) that began later
+/// Calls that overlap in time may take effect in any order. The effect of a call that returned is visible
+/// to each call that begins later. It is durable only when a [`flush`](Self::flush) that began later
 /// returned, or when it was made with [`Durability::Durable`].
 pub trait BlockDevice: Send + Sync {
     /// Returns what the device is and can do; always the same.
@@ -34,14 +34,14 @@ pub trait BlockDevice: Send + Sync {
     fn write_at(&self, offset: u64, data: &[u8], durability: Durability)
     -> Result<(), DeviceError>;
 
-    /// Makes durable what was written before. On a read-only device there is nothing to do.
+    /// Makes earlier writes durable. On a read-only device there is nothing to do.
     ///
     /// # Errors
-    /// If the device fails; what was written since the last flush may then be lost.
+    /// If the device fails; writes since the last flush may then be lost.
     fn flush(&self) -> Result<(), DeviceError>;
 
-    /// Gives up the content of a range: parts of it, or all, read as zeros afterwards; the others
-    /// keep their content. No read returns anything else, after a restart neither.
+    /// Discards the content of a range: parts of it, or all, read as zeros afterwards; the others
+    /// keep their content. No read returns anything else, not even after a restart.
     ///
     /// # Errors
     /// If the range is invalid or the device fails.
@@ -197,11 +197,11 @@ pub enum Content {
 pub struct DeviceExtent {
     /// Its length in bytes, a multiple of the block size, not 0.
     pub len: u64,
-    /// What is in it.
+    /// Its content.
     pub content: Content,
 }
 
-/// What went wrong with a device, for those who translate it into the errors of a protocol.
+/// The kind of a device error, for conversion into the errors of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceErrorKind {
@@ -215,9 +215,9 @@ pub enum DeviceErrorKind {
     Unsupported,
     /// There is no space left, or a quota is used up.
     NoSpace,
-    /// What is stored is not what was written: a checksum or digest differs.
+    /// The stored data is not what was written: a checksum or digest differs.
     Damaged,
-    /// There was no answer in time.
+    /// There was no response in time.
     TimedOut,
     /// The device failed.
     Io,
@@ -272,7 +272,7 @@ impl DeviceError {
         self
     }
 
-    /// Returns what went wrong.
+    /// Returns the kind of error.
     #[must_use]
     pub const fn kind(&self) -> DeviceErrorKind {
         self.kind

@@ -44,7 +44,7 @@ impl fmt::Debug for Digest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a digest: {text:?}; sha256: and 64 hexadecimal digits are needed")]
 pub struct ParseDigestError {
-    /// The text, cut short.
+    /// The text, truncated.
     pub text: String,
 }
 

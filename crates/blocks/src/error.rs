@@ -1,25 +1,25 @@
-//! Why a source could not answer.
+//! Why a request to a source failed.
 
 use std::fmt;
 use std::io;
 
 use crate::{FileId, Version};
 
-/// What went wrong, for those who decide on it.
+/// The kind of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SourceErrorKind {
     /// The source no longer has such a file or name.
     NotFound,
-    /// The file is there in another version than the one asked for.
+    /// The file has another version than the requested one.
     Stale {
-        /// The version it has now: ask for that one, and keep nothing of the old.
+        /// The present version: request that one, and discard data of the old.
         now: Version,
     },
-    /// The source did not answer in time.
+    /// The source did not respond in time.
     TimedOut,
-    /// The answer would take waiting, and who asks [must not wait](crate::prompt): it is to be asked
-    /// again by somebody who may. Nobody else ever sees this.
+    /// The result needs waiting, and the calling thread [must not wait](crate::prompt): the request is to be
+    /// repeated by a thread that may. Callers that may wait never get this.
     WouldWait,
     /// The source failed.
     Io,
@@ -70,7 +70,7 @@ impl SourceError {
         self
     }
 
-    /// Returns what went wrong.
+    /// Returns the kind of error.
     #[must_use]
     pub const fn kind(&self) -> SourceErrorKind {
         self.kind

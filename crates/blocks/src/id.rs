@@ -1,4 +1,4 @@
-//! What things are called: contents, sources, files and the versions of files.
+//! Identifiers of contents, sources, files and versions of files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -116,11 +116,11 @@ impl Timestamp {
     }
 }
 
-/// What tells one version of a file from the next: when all four are equal, so is the content,
-/// unless it was looked at too [recently](Version::is_recent) after a change.
+/// Distinguishes versions of a file: when all four are equal, so is the content,
+/// unless it was read too [recently](Version::is_recent) after a change.
 ///
-/// Size, mtime and inode alone miss an edit in place that puts the mtime back; ctime cannot be
-/// put back.
+/// Size, mtime and inode alone miss an edit in place that restores the mtime; ctime cannot be
+/// restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Version {
     /// Length in bytes.
@@ -160,8 +160,8 @@ impl Version {
     /// Returns whether, at the moment `now`, the last change is so recent that another one could
     /// leave the same version behind.
     ///
-    /// What is read of the file in that time counts only once a [tick](Self::tick) has passed and it
-    /// is still the same.
+    /// Data that is read in that time is valid only if the version is still the same after a
+    /// [tick](Self::tick).
     #[must_use]
     pub fn is_recent(&self, now: Timestamp) -> bool {
         let since = now.nanos_since(self.ctime);
@@ -173,13 +173,13 @@ impl Version {
     }
 }
 
-/// A file of a source in the version it had. What is cached under a key can be stale only if
-/// the version lies.
+/// A file of a source in a version. Data that is cached under a key can be stale only if
+/// the version is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// Which version of it.
+    /// The version.
     pub version: Version,
 }
 

@@ -1,12 +1,12 @@
-//! Reading of bytes that somebody else wrote: formats on disk and on the wire.
+//! Parsing of untrusted bytes: formats on disk and on the wire.
 
 /// A part of some bytes breaks a rule of their format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {what} is invalid: {rule}")]
 pub struct Broken {
-    /// Which part.
+    /// The part.
     pub what: &'static str,
-    /// Which rule.
+    /// The rule.
     pub rule: &'static str,
 }
 
@@ -18,7 +18,7 @@ pub struct Input<'a> {
     rest: &'a [u8],
 }
 
-/// Every method that takes something fails when there is less of it left.
+/// Every method that takes something fails if too few bytes are left.
 impl<'a> Input<'a> {
     /// Returns the bytes of the part called `what` as input.
     #[must_use]

@@ -1,15 +1,15 @@
-//! The language that every crate of yolofs speaks: what a block, a file, a version and a boot
-//! are, and the traits at the seams between those who hold data and those who serve it.
+//! The types that all crates of yolofs share: blocks, files, versions and boots,
+//! and the interfaces between storage and serving.
 //!
-//! No I/O happens here. The crates above meet only through these types:
+//! No I/O happens here. The crates above interact only through these types:
 //!
 //! - [`Tree`] is the metadata of a source, all of it, immutable: one scan makes it, the boot
-//!   image keeps it. [`Namespace`] is what the file system asks it.
-//! - [`BlockSource`] is authoritative and never misses; [`BlockCache`] may miss, and losing it
-//!   loses nothing. [`CachedSource`] makes one source of both, so tiers nest.
+//!   image stores it. [`Namespace`] is the interface that the file system uses.
+//! - [`BlockSource`] is authoritative and never misses; [`BlockCache`] may miss, and its loss
+//!   costs only speed. [`CachedSource`] makes one source of both, so tiers nest.
 //! - [`BlockDevice`] is a device of fixed size, read and written in blocks, that can be exported.
-//! - [`Event`] is one thing a boot did, told to an [`Observer`]; many of them, merged, are a
-//!   [`ReplayPlan`]: what the next boot will need, in order.
+//! - [`Event`] is one action of a boot, reported to an [`Observer`]; many of them, merged, are a
+//!   [`ReplayPlan`]: the blocks that the next boot will need, in order.
 //!
 //! ```
 //! use blocks::{BLOCK_SIZE, BlockIndex, BlockRange};

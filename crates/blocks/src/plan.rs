@@ -5,9 +5,9 @@ use crate::{BlockRange, FileId, Touch};
 /// A run of blocks of one file that boots need at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// Which blocks; never empty.
+    /// The blocks; never empty.
     pub range: BlockRange,
     /// When it is first needed: bins of [`ReplayPlan::bin_ms`] since the start of the boot.
     pub bin: u32,
@@ -29,7 +29,7 @@ pub struct ReplayPlan {
 }
 
 impl ReplayPlan {
-    /// Returns the number of blocks of content, cut at the largest there is: extents are as long
+    /// Returns the number of blocks of content, saturating: extents are as long
     /// as the files of a tree, whose sizes may be anything.
     #[must_use]
     pub fn block_count(&self) -> u64 {

@@ -1,9 +1,9 @@
-//! Threads that must not wait, and who waits in their place.
+//! Threads that must not wait, and waiters in their place.
 //!
-//! A thread that answers requests from memory must not be held by a source that does not answer. So it
-//! asks within [`now`]: a source that would have to wait says
+//! A thread that answers requests from memory must not be blocked by a source that does not respond. So it
+//! calls within [`now`]: a source that would have to wait returns
 //! [`WouldWait`](crate::SourceErrorKind::WouldWait) instead. Then the whole request goes to a
-//! [`Waiter`], on whose threads it is done [again](may_hang), to its end.
+//! [`Waiter`], on whose threads it is repeated ([`may_hang`]), to its end.
 
 use std::cell::Cell;
 
@@ -12,12 +12,12 @@ use crate::SourceError;
 /// What the calling thread may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Patience {
-    /// Wait for an answer within somebody's deadline.
+    /// Wait within the caller's deadline.
     #[default]
     Bounded,
     /// Not wait at all.
     None,
-    /// Wait for ever: it is there for that, and somebody else keeps the time.
+    /// Wait for ever: the thread is made for that, and another one watches the deadline.
     Endless,
 }
 
@@ -57,7 +57,7 @@ fn with<T>(patience: Patience, work: impl FnOnce() -> T) -> T {
 
 /// A bounded pool of threads that may hang, with deadlines for their results.
 pub trait Waiter: Send + Sync {
-    /// Has `work` done by a thread that [may hang](may_hang), and returns at once. If it is not done by
+    /// Runs `work` on a thread that [may hang](may_hang), and returns at once. If it is not done by
     /// a deadline, or cannot be begun, `late` is called with the reason, once; `work` may still be
     /// done then, at the same time or later.
     fn wait_for(&self, work: Box<dyn FnOnce() + Send>, late: Box<dyn FnOnce(SourceError) + Send>);

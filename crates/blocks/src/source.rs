@@ -33,7 +33,7 @@ pub trait BlockSource: Send + Sync {
     }
 }
 
-/// What a cache says to "have you got these blocks?".
+/// The result of a look-up in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The first `blocks` blocks (at least one) are in the buffer, verified.
@@ -46,12 +46,12 @@ pub enum Lookup {
         /// How many, counted from the start of the range.
         blocks: u64,
     },
-    /// It may have them but will not say now: too busy.
+    /// It may have them but is too busy to look.
     Throttled,
 }
 
-/// Who may have some blocks: a boot image, the cache on the SmartNIC. It may miss or decline,
-/// it never fails a read, and losing it loses nothing but speed.
+/// A cache of blocks: a boot image, the cache on the SmartNIC. It may miss or decline,
+/// it never fails a read, and its loss costs only speed.
 pub trait BlockCache: Send + Sync {
     /// Copies the blocks of `range` that it has into `out`, from the start of the range up to
     /// the first that it has not.
@@ -72,11 +72,11 @@ pub trait BlockCache: Send + Sync {
     }
 }
 
-/// A source that can say what it holds in memory: the capability behind
+/// A source that knows which of its pages are in memory: the basis of
 /// [`Warmth`](crate::Warmth).
 pub trait Residency: Send + Sync {
     /// Returns whether all of `len` bytes from `offset` would be read without the disk, or
-    /// `None` if it cannot tell.
+    /// `None` if that is unknown.
     fn is_resident(&self, file: &FileKey, offset: u64, len: u64) -> Option<bool>;
 }
 
@@ -89,13 +89,13 @@ pub struct AllAttrs {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A source that can say which attributes its files have at the moment: the capability behind
+/// A source that can read the present attributes of its files: the basis of
 /// serving a file that changed under a mount whose names and attributes are fixed.
 pub trait AttrSource: Send + Sync {
-    /// Returns all attributes of what is now at the path of a file, whatever kind of file that is.
+    /// Returns all attributes of the file that is now at the path of a file, whatever its kind.
     ///
     /// # Errors
-    /// If nothing is there, it does not stop changing, or the source cannot be asked.
+    /// If nothing is there, it keeps changing, or the source cannot be read.
     fn all_attrs(&self, file: FileId) -> Result<AllAttrs, SourceError>;
 
     /// Returns all attributes of what is now at `path`, which is one of the paths of `file`.
@@ -108,7 +108,7 @@ pub trait AttrSource: Send + Sync {
     }
 }
 
-/// A source whose files are files of this machine: the capability behind FUSE passthrough.
+/// A source whose files are files of this machine: the basis of FUSE passthrough.
 pub trait BackingFile: Send + Sync {
     /// Opens the file for reading.
     ///
@@ -117,17 +117,17 @@ pub trait BackingFile: Send + Sync {
     fn open_backing(&self, file: &FileKey) -> io::Result<OwnedFd>;
 }
 
-/// Whole copies of a source's files on faster memory: the capability behind passing a file through
+/// Whole copies of a source's files on faster memory: the basis of passing a file through
 /// to its copy there.
 pub trait WholeCopies: Send + Sync {
-    /// Opens the copy of a file for reading; `None` if there is none of the version that the key
-    /// names.
+    /// Opens the copy of a file for reading; `None` if there is none of the key's
+    /// version.
     ///
-    /// As long as anybody has what was opened, the kernel included, the copy must not be taken away.
+    /// As long as the opened file is open, in the kernel too, the copy must not be removed.
     ///
     /// # Errors
-    /// If there is one that cannot be used: it is lost, or not what it was. The source has the file
-    /// all the same.
+    /// If there is one that cannot be used: it is lost, or damaged. The source still has the
+    /// file.
     fn open_copy(&self, file: &FileKey) -> io::Result<Option<OwnedFd>>;
 }
 
@@ -140,14 +140,14 @@ pub enum Seek {
     Hole,
 }
 
-/// A source that knows the holes of its files: the capability behind `lseek(2)` with
+/// A source that knows the holes of its files: the basis of `lseek(2)` with
 /// `SEEK_DATA` and `SEEK_HOLE`.
 pub trait Sparse: Send + Sync {
     /// Returns the first offset from `offset` on that is `what`, or `None` if there is none
     /// before the end of the file.
     ///
     /// # Errors
-    /// If the file cannot be asked, or is not in the version that the key names.
+    /// If the file cannot be read, or is not in the key's version.
     fn seek(&self, file: &FileKey, offset: u64, what: Seek) -> Result<Option<u64>, SourceError>;
 }
 

@@ -4,8 +4,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::{BlockCache, BlockRange, FileKey, Lookup};
 
-/// A place for a cache, or for none. Whoever reads while it is exchanged finishes on the one that
-/// was there when he began.
+/// A replaceable cache, or none. A read in progress while it is exchanged finishes on the former
+/// one.
 #[derive(Debug)]
 pub struct SwapCache<C>(RwLock<Option<Arc<C>>>);
 
@@ -15,7 +15,7 @@ impl<C> SwapCache<C> {
         Self(RwLock::new(cache))
     }
 
-    /// Returns the cache that is there now.
+    /// Returns the present cache.
     pub fn current(&self) -> Option<Arc<C>> {
         // Nothing that is done under the lock can panic half way.
         self.0
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(place.get(&KEY, run(), &mut out), missed);
     }
 
-    /// Says that it is being read, and waits until it may go on.
+    /// Signals that it is being read, and waits until it may continue.
     #[derive(Debug)]
     struct Slow {
         inner: Arc<MemCache>,

@@ -23,12 +23,12 @@ pub struct MemSource {
 }
 
 impl MemSource {
-    /// Puts a file there in one version; a file that was there before is replaced.
+    /// Adds a file in one version; an earlier one is replaced.
     pub fn insert(&mut self, key: FileKey, data: Vec<u8>) {
         self.files.insert(key.file, (key.version, data));
     }
 
-    /// Returns how many reads were asked for.
+    /// Returns how many reads were requested.
     pub fn reads(&self) -> u64 {
         self.reads.load(Relaxed)
     }
@@ -104,7 +104,7 @@ impl AttrSource for MemAttrs {
     }
 }
 
-/// Blocks in memory: a cache that has what was put there.
+/// Blocks in memory: a cache with given content.
 #[derive(Debug, Default)]
 pub struct MemCache {
     blocks: Mutex<HashMap<(FileKey, BlockIndex), Vec<u8>>>,
@@ -159,7 +159,7 @@ pub enum Fault {
     Busy,
 }
 
-/// Works like what it wraps for a number of calls, then every call fails.
+/// Works like the wrapped object for a number of calls, then every call fails.
 #[derive(Debug)]
 pub struct Faulty<T> {
     inner: T,
@@ -227,7 +227,7 @@ pub struct MemObserver {
 }
 
 impl MemObserver {
-    /// Takes out what was noted so far.
+    /// Removes and returns the recorded events.
     pub fn take(&self) -> Vec<(Caller, Event)> {
         self.events
             .lock()
@@ -249,7 +249,7 @@ impl Observer for MemObserver {
 pub struct Node {
     /// Attributes; `kind` decides what the rest means.
     pub attr: Attr,
-    /// The names in a directory, in any order, with what they name (indices of the list given to
+    /// The names in a directory, in any order, with their files (indices of the list given to
     /// [`tree`]).
     pub names: Vec<(Vec<u8>, u32)>,
     /// The target of a symbolic link.

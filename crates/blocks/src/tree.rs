@@ -1,10 +1,10 @@
 //! The metadata of a source: every inode and every name, immutable.
 //!
-//! A tree lives in five flat tables, so that a boot image can keep it as it is: inodes, directory
+//! A tree consists of five flat tables, so that a boot image can store it as it is: inodes, directory
 //! entries (grouped by directory, sorted by name), extended attributes (grouped by inode), and
 //! one string of bytes that holds names, link targets and attribute values. [`TreeParts`] is
-//! those tables as they are read or built; [`Tree`] is what passed every check, so that nothing
-//! after it has to check again.
+//! these tables as they are read or built; [`Tree`] has passed every check, so that later code
+//! need not check again.
 
 mod check;
 mod codec;
@@ -69,7 +69,7 @@ pub struct Inode {
 pub struct DirEntry {
     /// Run of [`TreeParts::bytes`].
     pub name: Span,
-    /// What it names.
+    /// Its file.
     pub file: FileId,
 }
 
@@ -97,8 +97,8 @@ pub struct TreeParts {
 
 /// The metadata of a source, checked.
 ///
-/// Invariants, which [`Tree::new`] establishes: inode 0 is a directory; every run lies in its
-/// table, and no two runs have an element in common; names are strictly ascending within a
+/// Invariants, which [`Tree::new`] establishes: inode 0 is a directory; every run is in its
+/// table, and no two runs share an element; names are strictly ascending within a
 /// directory; every directory but the root has exactly one name, and following parents from any of
 /// them ends at the root; no path is longer than [`PATH_LIMIT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,7 +250,7 @@ impl Tree {
         Some(names.join(&b'/'))
     }
 
-    /// Returns the paths of all names of a file, what [`path`](Self::path) returns first, or `None`
+    /// Returns the paths of all names of a file, the result of [`path`](Self::path) first, or `None`
     /// if there are more than [`LINKS_MAX`].
     #[must_use]
     pub fn paths(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
@@ -268,7 +268,7 @@ impl Tree {
         (paths.len() <= LINKS_MAX).then_some(paths)
     }
 
-    /// Returns what tells paths of files one after the other, in `budget` bytes for all of them
+    /// Returns an object that returns paths of files one after the other, in `budget` bytes for all of them
     /// together: the paths of a forged tree may add up to a million times its size.
     #[must_use]
     pub const fn paths_within(&self, budget: usize) -> Paths<'_> {

@@ -1,18 +1,20 @@
-//! The client of the block service: a mount's way to the cache on the SmartNIC.
+//! The client of the block service: connects a mount to the cache on the SmartNIC.
 //!
 //! ```text
 //! NicCache (beside a local source) ─┐
 //! NicSource (no local source) ──────┴► Remote ──► Connection 0 (demand) ─┬─► service
 //!   local chunks, origin                │  50 ms: hedge            │
-//!                                       └───────► Connection 1 (rest) ───┘
+//!                                       ├───────► Connection 1 (rest) ───┘
+//!                                       └───────► 2, 3: another service with the same sources
 //! ```
 //!
-//! Callers are synchronous threads; connections live on a runtime without threads, which whoever
-//! waits for an answer drives meanwhile.
-//! Losing the service costs speed: every request has an answer, or none, within half a second.
+//! Callers are synchronous threads; connections run on a runtime without threads, which the thread
+//! that waits for a response drives meanwhile.
+//! Losing the service costs speed: every request completes or fails within half a second.
 
 mod connect;
 mod connection;
+mod connections;
 mod connector;
 mod driver;
 mod fill;
@@ -44,6 +46,7 @@ use chunks::index::{Index, IndexError};
 use serving::transport::{Address, TlsClient};
 
 use connection::Connection;
+use connections::Connections;
 use driver::{Driver, Keeper};
 use flights::Flights;
 use registered::RegisteredSource;
@@ -52,28 +55,28 @@ pub use connector::{ConnectionRequest, Connector, PendingConnection};
 pub use fill::Filled;
 pub use nic_cache::NicCache;
 pub use planned::{InOrder, Planned};
-pub use remote::{Remote, RemoteCounts};
+pub use remote::{Remote, RemoteCounts, ServiceCounts};
 pub use source::{NicSource, Origin, SourceCounts};
 pub use start::{ServedPlan, Started, Wanted};
 
 pub use crate::wire::Ask;
 
-/// How patient a client is.
+/// The deadlines of a client.
 #[derive(Clone, Debug)]
 pub struct Patience {
-    /// With a connection that is being made.
+    /// How long a connection may take to be made.
     pub connect: Duration,
-    /// With a demand read, before it is asked for on the second connection, too.
+    /// How long a demand read waits before it is requested on the second connection, too.
     pub hedge: Duration,
-    /// With a demand read, before it is given up.
+    /// How long a demand read waits before it fails.
     pub give_up: Duration,
-    /// Between two requests whether a silent service is back.
+    /// The time between two requests that check whether a silent service is back.
     pub probe: Duration,
-    /// With a silent service, before its connection is closed.
+    /// How long a service may be silent before its connection is closed.
     pub silent: Duration,
-    /// Before a lost connection is made again, at first and at most.
+    /// The delay before a lost connection is made again, at first and at most.
     pub again: (Duration, Duration),
-    /// With everything that nobody's read waits for: indexes, boot images.
+    /// How long transfers wait that no read depends on: indexes, boot images.
     pub transfer: Duration,
 }
 
@@ -91,49 +94,51 @@ impl Default for Patience {
     }
 }
 
-/// Where the service is, and who we are.
+/// Where the services are, and who we are.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Where it listens.
+    /// Where the first one listens: sources are started there.
     pub address: Address,
+    /// Where others listen that have the same sources, and may be asked for everything.
+    pub others: Vec<Address>,
     /// Our name.
     pub name: Vec<u8>,
     /// Our key, if we have one.
     pub key: Option<Key>,
     /// Our certificate, if we have one.
     pub tls: Option<TlsClient>,
-    /// How patient to be.
+    /// The deadlines.
     pub patience: Patience,
 }
 
-/// Why the service did not do what it was asked.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// There is no connection, or it was lost.
     #[error("the block service at {address} cannot be reached; does it run?")]
     Away {
-        /// Where it should be.
+        /// Its address.
         address: String,
     },
-    /// It did not answer in time.
+    /// It did not respond in time.
     #[error("the block service at {address} did not answer in time")]
     Late {
-        /// Where it is.
+        /// Its address.
         address: String,
     },
     /// It refused.
     #[error("the block service refused: {text}")]
     Refused {
-        /// Why, in one word.
+        /// The error code.
         code: ErrorCode,
-        /// Why, in its own words.
+        /// The service's message.
         text: String,
     },
-    /// What it sent is not what was asked for.
+    /// Its response is not valid.
     #[error("unexpected response from the block service: {what}")]
     Wrong {
-        /// What.
+        /// The invalid part.
         what: &'static str,
     },
     /// The index that it sent cannot be used.
@@ -142,29 +147,42 @@ pub enum ClientError {
     /// A boot image is too large to travel.
     #[error("a boot image has 1 to {BOOT_MAX} bytes, not {bytes}")]
     BootLength {
-        /// How large it is.
+        /// Its size.
         bytes: u64,
     },
 }
 
-/// What both connections share.
+/// What all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ClientConfig,
-    /// Who makes the connections; this process if absent.
+    /// Makes the connections; this process does if absent.
     pub(crate) connector: Option<Arc<dyn Connector>>,
     sources: parking_lot::Mutex<Vec<Arc<RegisteredSource>>>,
-    /// The bytes that may be requested at a time; 0 until the service has told it.
+    /// The bytes that may be requested at a time, of the service that allows least; 0 until one has sent its limit.
     pub(crate) window: AtomicU64,
-    /// For what is numbered, and never twice the same.
+    /// The source of unique numbers.
     numbers: AtomicU64,
 }
 
-/// A client of one service.
+impl Shared {
+    /// Notes how many bytes a service allows to be requested at a time.
+    pub(crate) fn allows(&self, bytes: u64) {
+        let known = self.window.load(Relaxed);
+        let least = if known == 0 || self.config.others.is_empty() {
+            bytes
+        } else {
+            known.min(bytes)
+        };
+        self.window.store(least, Relaxed);
+    }
+}
+
+/// A client of a block service, or of several that have the same sources.
 #[derive(Debug)]
 pub struct Client {
     shared: Arc<Shared>,
-    connections: [Arc<Connection>; 2],
+    connections: Connections,
     driver: Arc<Driver>,
     _keeper: Keeper,
 }
@@ -200,12 +218,17 @@ impl Client {
             window: AtomicU64::new(0),
             numbers: AtomicU64::new(0),
         });
-        let connection = |lane| {
-            let (connection, commands) = Connection::new(lane, Arc::clone(&shared));
+        let config = &shared.config;
+        let addresses: Vec<_> = [&config.address]
+            .into_iter()
+            .chain(&config.others)
+            .cloned()
+            .collect();
+        let connections = Connections::new(&addresses, |place| {
+            let (connection, commands) = Connection::new(place, Arc::clone(&shared));
             let _task = driver.spawn(connect::keep(Arc::clone(&connection), commands));
             connection
-        };
-        let connections = [0, 1].map(connection);
+        });
         let _task = driver.spawn(connect::probe(
             shared.config.patience.clone(),
             connections.clone(),
@@ -218,18 +241,22 @@ impl Client {
         })
     }
 
-    /// Waits until the first connection stands, which requests go by, and returns whether it does.
+    /// Waits until the first service is connected, and returns whether it is.
     #[must_use]
     pub fn wait_until_connected(&self, patience: Duration) -> bool {
+        self.wait_for(self.connections.demand(0), patience)
+    }
+
+    fn wait_for(&self, connection: &Connection, patience: Duration) -> bool {
         let up = async {
-            while !self.connections[0].is_up() {
-                self.connections[0].changed().await;
+            while !connection.is_up() {
+                connection.changed().await;
             }
         };
         self.within(patience, up).is_some()
     }
 
-    /// Returns whether reads are asked of the service now.
+    /// Returns whether reads are asked of a service now.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.connections
@@ -241,19 +268,30 @@ impl Client {
     ///
     /// # Errors
     /// If there is no such source, `wanted` is another index than the service has, or the service
-    /// is not there.
+    /// is not reachable.
     pub fn open(
         &self,
         name: &[u8],
         wanted: Option<ContentId>,
         have: impl FnOnce(&ContentId) -> Option<Arc<Index>>,
     ) -> Result<Remote, ClientError> {
-        let opened = self.ask(
-            Message::Open {
-                name: name.to_vec(),
-            },
-            Vec::new(),
-        )?;
+        let asked = self.connections.asked();
+        let (remote, _) = self.open_at(asked, name, wanted, have)?;
+        Ok(remote)
+    }
+
+    /// Opens a source at the service of a connection, and returns it with its number.
+    fn open_at(
+        &self,
+        asked: &Arc<Connection>,
+        name: &[u8],
+        wanted: Option<ContentId>,
+        have: impl FnOnce(&ContentId) -> Option<Arc<Index>>,
+    ) -> Result<(Remote, u64), ClientError> {
+        let open = Message::Open {
+            name: name.to_vec(),
+        };
+        let opened = self.ask(asked, open, Vec::new())?;
         let Message::Opened { handle, len, id } = opened.message else {
             return Err(ClientError::Wrong { what: "no OPENED" });
         };
@@ -266,7 +304,7 @@ impl Client {
             Some(index) => index,
             None => {
                 let limit = chunks::index::INDEX_MAX;
-                let bytes = self.fetch(handle, What::Index, &id, len, limit)?;
+                let bytes = self.fetch(asked, handle, What::Index, &id, len, limit)?;
                 let index = Index::decode(&bytes)?;
                 if index.id() != id {
                     return Err(ClientError::Wrong { what: "an index" });
@@ -274,24 +312,28 @@ impl Client {
                 Arc::new(index)
             }
         };
-        Ok(self.remote(name, index))
+        Ok(self.numbered(name, index))
     }
 
-    /// Returns the source `name`, whose index is known already, whether the service is there or
-    /// not. As long as it is not, or has another index under this name, every read is a miss.
+    /// Returns the source `name`, whose index is known already, whether the service is reachable or
+    /// not. While it is not, or has another index under this name, every read is a miss.
     #[must_use]
     pub fn remote(&self, name: &[u8], index: Arc<Index>) -> Remote {
+        self.numbered(name, index).0
+    }
+
+    fn numbered(&self, name: &[u8], index: Arc<Index>) -> (Remote, u64) {
         let source = self.register(name);
         source.name_index(index.id());
-        for connection in &self.connections {
+        for connection in self.connections.iter() {
             connection.open(&source);
         }
         let (driver, shared) = (&self.driver, &self.shared);
         let flights = Flights::new(driver, shared, &self.connections, &source, index);
-        Remote::new(flights)
+        (Remote::new(flights), source.number)
     }
 
-    /// Notes a source that both connections open whenever they are made.
+    /// Notes a source that all connections open whenever they are made.
     fn register(&self, name: &[u8]) -> Arc<RegisteredSource> {
         let number = self.shared.numbers.fetch_add(1, Relaxed);
         let source = Arc::new(RegisteredSource::new(number, name));
@@ -310,10 +352,11 @@ impl Client {
     /// Returns the boot images that the service keeps of a source, newest first.
     ///
     /// # Errors
-    /// If the service is not there or refuses.
+    /// If the service is not reachable or refuses.
     pub fn boots(&self, name: &[u8]) -> Result<Vec<BootEntry>, ClientError> {
-        let handle = self.handle_of(name)?;
-        let list = self.ask(Message::Boots { handle }, Vec::new())?;
+        let asked = self.connections.asked();
+        let handle = self.handle_of(asked, name)?;
+        let list = self.ask(asked, Message::Boots { handle }, Vec::new())?;
         match list.message {
             Message::BootList { boots } => Ok(boots),
             _ => Err(ClientError::Wrong {
@@ -325,10 +368,11 @@ impl Client {
     /// Returns a boot image of a source, verified.
     ///
     /// # Errors
-    /// If the service is not there or refuses, or what it sends is something else.
+    /// If the service is not reachable or refuses, or its response is not valid.
     pub fn boot(&self, name: &[u8], boot: &BootEntry) -> Result<Vec<u8>, ClientError> {
-        let handle = self.handle_of(name)?;
-        let bytes = self.fetch(handle, What::Boot, &boot.id, boot.len, BOOT_MAX)?;
+        let asked = self.connections.asked();
+        let handle = self.handle_of(asked, name)?;
+        let bytes = self.fetch(asked, handle, What::Boot, &boot.id, boot.len, BOOT_MAX)?;
         if ContentId::of(&bytes) != boot.id {
             return Err(ClientError::Wrong {
                 what: "a boot image",
@@ -337,16 +381,17 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Gives the service a boot image of a source, for whoever boots it next.
+    /// Gives the first service that responds a boot image of a source, for the next boot.
     ///
     /// # Errors
-    /// If the service is not there or refuses.
+    /// If the service is not reachable or refuses.
     pub fn keep_boot(&self, name: &[u8], bytes: &[u8]) -> Result<ContentId, ClientError> {
         let total = bytes.len() as u64;
         if total == 0 || total > BOOT_MAX {
             return Err(ClientError::BootLength { bytes: total });
         }
-        let (handle, id) = (self.handle_of(name)?, ContentId::of(bytes));
+        let asked = self.connections.asked();
+        let (handle, id) = (self.handle_of(asked, name)?, ContentId::of(bytes));
         let mut offset = 0;
         for piece in bytes.chunks(DATA_MAX) {
             let put = Message::Put {
@@ -355,7 +400,7 @@ impl Client {
                 total,
                 offset,
             };
-            let answer = self.ask(put, piece.to_vec())?;
+            let answer = self.ask(asked, put, piece.to_vec())?;
             offset += piece.len() as u64;
             let whole = offset == total;
             if answer.message != (Message::PutDone { whole }) {
@@ -371,6 +416,7 @@ impl Client {
     /// way there and back.
     fn fetch(
         &self,
+        asked: &Arc<Connection>,
         handle: u32,
         what: What,
         id: &ContentId,
@@ -384,10 +430,10 @@ impl Client {
         }
         // Grows with what comes, not with what was promised.
         let mut bytes = Vec::new();
-        let mut asked = VecDeque::new();
+        let mut begun = VecDeque::new();
         let mut next = 0;
         while (bytes.len() as u64) < len {
-            while next < len && asked.len() < PIECES {
+            while next < len && begun.len() < PIECES {
                 let wanted = (len - next).min(DATA_MAX as u64);
                 let get = Message::Get {
                     handle,
@@ -396,13 +442,13 @@ impl Client {
                     offset: next,
                     len: u32::try_from(wanted).unwrap_or(0),
                 };
-                asked.push_back((wanted, self.begin(get)));
+                begun.push_back((wanted, self.begin(asked, get)));
                 next += wanted;
             }
-            let Some((wanted, answer)) = asked.pop_front() else {
+            let Some((wanted, answer)) = begun.pop_front() else {
                 break;
             };
-            let piece = self.finish(async { answer?.await.ok().flatten() })?;
+            let piece = self.finish(asked, async { answer?.await.ok().flatten() })?;
             if piece.data.len() as u64 != wanted {
                 return Err(ClientError::Wrong { what: "a piece" });
             }
@@ -411,36 +457,47 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Asks on the first connection; what is returned waits for the answer.
-    fn begin(&self, message: Message) -> Option<JoinHandle<Option<Frame>>> {
-        let connection = Arc::clone(&self.connections[0]);
+    /// Asks on a connection; what is returned waits for the answer.
+    fn begin(
+        &self,
+        connection: &Arc<Connection>,
+        message: Message,
+    ) -> Option<JoinHandle<Option<Frame>>> {
+        let connection = Arc::clone(connection);
         let ask = async move { connection.ask(message, Vec::new()).await };
         self.driver.spawn(ask)
     }
 
-    /// Opens a source for what is asked on the first connection.
-    fn handle_of(&self, name: &[u8]) -> Result<u32, ClientError> {
-        let opened = self.ask(
-            Message::Open {
-                name: name.to_vec(),
-            },
-            Vec::new(),
-        )?;
+    /// Opens a source for what is asked on a connection.
+    fn handle_of(&self, connection: &Arc<Connection>, name: &[u8]) -> Result<u32, ClientError> {
+        let open = Message::Open {
+            name: name.to_vec(),
+        };
+        let opened = self.ask(connection, open, Vec::new())?;
         match opened.message {
             Message::Opened { handle, .. } => Ok(handle),
             _ => Err(ClientError::Wrong { what: "no OPENED" }),
         }
     }
 
-    /// Asks on the first connection, and waits for the answer.
-    fn ask(&self, message: Message, data: Vec<u8>) -> Result<Frame, ClientError> {
-        self.finish(self.connections[0].ask(message, data))
+    /// Asks on a connection, and waits for the answer.
+    fn ask(
+        &self,
+        connection: &Arc<Connection>,
+        message: Message,
+        data: Vec<u8>,
+    ) -> Result<Frame, ClientError> {
+        self.finish(connection, connection.ask(message, data))
     }
 
-    /// Waits for an answer.
-    fn finish(&self, answer: impl Future<Output = Option<Frame>>) -> Result<Frame, ClientError> {
+    /// Waits for an answer on a connection.
+    fn finish(
+        &self,
+        connection: &Connection,
+        answer: impl Future<Output = Option<Frame>>,
+    ) -> Result<Frame, ClientError> {
         let patience = self.shared.config.patience.transfer;
-        let address = || self.shared.config.address.to_string();
+        let address = || connection.address().to_string();
         let answer = match self.within(patience, answer) {
             None => return Err(ClientError::Late { address: address() }),
             Some(None) => return Err(ClientError::Away { address: address() }),

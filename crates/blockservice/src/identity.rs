@@ -85,7 +85,7 @@ pub(crate) fn nonce() -> std::io::Result<Nonce> {
 pub enum Sources {
     /// Every source.
     All,
-    /// These.
+    /// The sources with these names.
     Named(BTreeSet<Vec<u8>>),
 }
 
@@ -120,7 +120,7 @@ pub struct Access {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {rule}; a line is NAME KEY SOURCE..., the key 64 hexadecimal digits or -")]
 pub struct AccessError {
-    /// Which line, from 1.
+    /// The line, from 1.
     pub line: usize,
     /// The rule that it violates.
     pub rule: &'static str,

@@ -1,8 +1,8 @@
 //! The block service: chunks of sources for mounts in virtual machines.
 //!
-//! - [`service::Service`] sends chunks to machines; [`client::Client`] asks for them.
-//! - Both speak [`wire`] frames, which are the same over every [`serving::transport`].
-//! - [`identity`] says which machine a connection belongs to, and which sources it may open.
+//! - [`service::Service`] sends chunks to machines; [`client::Client`] requests them.
+//! - Both exchange [`wire`] frames, which are the same over every [`serving::transport`].
+//! - [`identity`] decides which machine a connection belongs to, and which sources it may open.
 //!
 //! `docs/nicfetch-protocol.md` is the protocol.
 //!

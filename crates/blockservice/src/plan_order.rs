@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use blocks::ReplayPlan;
 use chunks::index::{Index, ZEROS};
 
-/// The most chunks of a plan that are streamed: 4 GiB. The plan is another machine's word, and may
+/// The maximum number of chunks of a plan that are streamed: 4 GiB. The plan comes from another machine, and may
 /// name all of a source.
 pub const PLAN_CHUNKS_MAX: usize = 1 << 15;
 

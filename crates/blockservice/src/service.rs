@@ -1,4 +1,4 @@
-//! The block service: sends chunks to whoever may have them.
+//! The block service: sends chunks to authorized clients.
 //!
 //! ```text
 //! connection ── READ ──► Schedule ──► readers (threads) ──► writer of the connection ──► socket
@@ -8,8 +8,8 @@
 //!    └─ OPEN, GET, PUT, …: answered by the connection itself, one after the other
 //! ```
 //!
-//! Memory is bounded by windows: a VM may have asked for 16 MiB that were not sent yet, over all
-//! its connections; the rest is answered with *busy*.
+//! Memory is bounded by windows: a VM may have 16 MiB of requests that were not sent yet, over all
+//! its connections; more requests get the status *busy*.
 
 mod connection;
 mod counters;
@@ -65,8 +65,8 @@ const TURNED_AWAY: usize = 64;
 pub struct Limits {
     /// Raw bytes that a VM may have requested and not received, over all its connections.
     pub window_bytes: u32,
-    /// The same for all VMs together, with the bytes of boot images in upload, which take half of
-    /// it at most.
+    /// The same for all VMs together, including boot images in upload, which take half of it at
+    /// most.
     pub memory_bytes: u64,
     /// Bytes of an upload, or the rest of it, that must be received within
     /// [`put_step`](Self::put_step): else it is cancelled.
@@ -76,12 +76,12 @@ pub struct Limits {
     /// Bytes of the cache in memory of chunks that were read. As many as a quarter of it are used
     /// besides for chunks as they are stored.
     pub hot_bytes: u64,
-    /// Streams, of all VMs together; who starts one more gets index and plan.
+    /// Streams, of all VMs together; a START beyond that gets index and plan only.
     pub streams: usize,
     /// A network with a round trip of at most this is as fast as memory: chunks are sent
     /// decompressed there.
     pub fast_round_trip: Duration,
-    /// Such a network that takes fewer bytes a second than this gets chunks as stored all the same.
+    /// A network with a lower rate, in bytes per second, gets chunks as stored in any case.
     pub raw_rate: u64,
     /// Connections, of all VMs together.
     pub connections: usize,
@@ -97,7 +97,7 @@ pub struct Limits {
     pub handshake: Duration,
     /// How long a client may leave a frame unread.
     pub write: Duration,
-    /// How long clients may go on when the service shuts down.
+    /// How long clients may continue when the service shuts down.
     pub leave: Duration,
 }
 

@@ -194,8 +194,8 @@ fn what_a_stream_brings_too_late_is_promoted_where_the_service_knows_that() {
         let sample = rig::sample("one", 1, &*rig.store);
         rig.catalog.add(b"one", &sample.index).unwrap();
         let limits = Limits {
-            // The stream takes half a second.
-            send_rate_of_one: NonZeroU64::new(2_500_000),
+            // The stream takes a quarter of a second.
+            send_rate_of_one: NonZeroU64::new(5_000_000),
             ..Limits::default()
         };
         rig.start(Access::open(), limits);
@@ -266,6 +266,7 @@ impl Line {
         change(&mut patience);
         let config = ClientConfig {
             address: Address::Unix(self.socket.clone()),
+            others: Vec::new(),
             name: b"vm".to_vec(),
             key: None,
             tls: None,

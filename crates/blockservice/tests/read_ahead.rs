@@ -61,6 +61,7 @@ fn far_of(all: &[(&str, Vec<u8>)]) -> Far {
     let address = link.carry(&any, port.to_string().parse().unwrap()).unwrap();
     let client = Client::start(ClientConfig {
         address: Address::Tcp(address.to_string()),
+        others: Vec::new(),
         name: b"vm".to_vec(),
         key: None,
         tls: None,

@@ -10,7 +10,7 @@ use crate::first_of::PATHS_BUDGET;
 use crate::layout::{PAGE_BYTES, hash, is_zero, len_usize, len64};
 use crate::{AttachReport, Cancelled, DropReason, FirstOf, Image, Progress, Watch};
 
-/// A file whose content is not what the image has, although its version is.
+/// A file whose content differs from the image, although its version is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileDifference {
     /// One path of the file, without a leading `/`.
@@ -33,7 +33,7 @@ pub struct AgainstReport {
 }
 
 impl Image {
-    /// Compares the content of every extent with a source, whose metadata now are `current`.
+    /// Compares the content of every extent with a source, whose present metadata is `current`.
     ///
     /// # Errors
     /// Only if the watch cancels: differences are reported.

@@ -24,7 +24,7 @@ pub use hint::Hint;
 use matching::{Matching, Sameness};
 pub use passing::Passing;
 
-/// What was found when an image was attached.
+/// The result of attaching an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttachReport {
     /// Files of the image that are served.
@@ -35,14 +35,14 @@ pub struct AttachReport {
     pub blocks_kept: u64,
     /// Blocks that are not.
     pub blocks_dropped: u64,
-    /// Names that the source has and the image does not know.
+    /// Names in the source that are not in the image.
     pub names_added: u64,
-    /// Names that the image knows and the source no longer has.
+    /// Names in the image that the source no longer has.
     pub names_removed: u64,
 }
 
 impl AttachReport {
-    /// Returns whether the source is as it was recorded, as far as the image can tell.
+    /// Returns whether the source is as recorded, as far as the image shows.
     #[must_use]
     pub const fn is_exact(&self) -> bool {
         self.dropped.is_empty() && self.names_added == 0 && self.names_removed == 0
@@ -52,17 +52,17 @@ impl AttachReport {
 /// What an attached image did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttachedCounts {
-    /// Blocks given out.
+    /// Blocks served.
     pub blocks: u64,
     /// Those of them that are zero and were read from nowhere.
     pub zero_blocks: u64,
     /// Bytes read from the image and hashed.
     pub verified_bytes: u64,
-    /// Reads whose hash was wrong: the source was asked instead.
+    /// Reads with a wrong hash: the source was read instead.
     pub damaged_reads: u64,
-    /// Reads that failed: the source was asked instead.
+    /// Reads that failed: the source was read instead.
     pub failed_reads: u64,
-    /// Reads that a copy on faster memory failed, or had damaged: the store's own file was read
+    /// Reads from a copy on faster memory that failed or were damaged: the store's own file was read
     /// instead.
     pub copy_failures: u64,
 }
@@ -92,7 +92,7 @@ struct Counters {
 
 impl Image {
     /// Matches the image with a tree: files by path and version, hard links by any of their
-    /// paths. What does not match is dropped and reported, the rest gets the tree's file ids.
+    /// paths. Files that do not match are dropped and reported, the rest gets the tree's file ids.
     #[must_use]
     pub fn attach(self: Arc<Self>, current: &Tree) -> Attached {
         Attached::new(self, current)
@@ -137,19 +137,19 @@ impl Attached {
         &self.image
     }
 
-    /// Returns what boots touched, without what was dropped, in the file ids of the tree.
+    /// Returns the plan, without dropped files, in the file ids of the tree.
     #[must_use]
     pub const fn plan(&self) -> &ReplayPlan {
         &self.plan
     }
 
-    /// Returns what was matched and what was not.
+    /// Returns which files matched.
     #[must_use]
     pub const fn report(&self) -> &AttachReport {
         &self.report
     }
 
-    /// Returns what it did so far.
+    /// Returns its counters.
     #[must_use]
     pub fn counts(&self) -> AttachedCounts {
         AttachedCounts {
@@ -162,7 +162,7 @@ impl Attached {
         }
     }
 
-    /// Returns what is served, in the file ids of the tree, with what the image has of it.
+    /// Returns the served extents, in the file ids of the tree, with their data in the image.
     pub(crate) fn extents(&self) -> impl Iterator<Item = (Extent, Content)> {
         let rows = self.image.rows.iter();
         rows.filter_map(|row| {

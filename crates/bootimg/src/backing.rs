@@ -24,7 +24,7 @@ pub(crate) enum Backing {
 pub(crate) struct Stored {
     file: File,
     once: Once,
-    /// Whether the kernel was told that reads come in no order.
+    /// Whether the kernel was advised of random access.
     no_order: AtomicBool,
 }
 
@@ -64,8 +64,8 @@ impl Backing {
         }))
     }
 
-    /// Looks at what the page cache has of it; `None` if there is nothing to drop, ever, or it cannot
-    /// be told.
+    /// Returns which of its pages are in the page cache; `None` if none need dropping, ever, or that is
+    /// unknown.
     pub(crate) fn resident(&self) -> Option<Resident> {
         let Self::File(stored) = self else {
             return None;
@@ -76,7 +76,7 @@ impl Backing {
         Resident::look(&stored.file, 0..self.len().ok()?).ok()
     }
 
-    /// Has the kernel drop what was not there before.
+    /// Makes the kernel drop the pages that were not there before.
     pub(crate) fn drop_since(&self, before: &Resident) {
         if let Self::File(stored) = self {
             // What cannot be dropped stays: only memory is lost.
@@ -107,10 +107,21 @@ impl Backing {
         }
     }
 
-    /// Fills `out` like [`read`](Self::read), for somebody who keeps the bytes elsewhere.
+    /// Fills `out` like [`read`](Self::read), for a caller that stores the bytes elsewhere.
     pub(crate) fn read_once(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         match self {
             Self::File(stored) => stored.read_once(offset, out),
+            Self::Memory(_) => self.read(offset, out),
+        }
+    }
+
+    /// Fills `out` like [`read`](Self::read), and nothing beside it is brought into memory.
+    pub(crate) fn read_only_this(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::File(stored) => {
+                stored.set_order(true);
+                stored.file.read_exact_at(out, offset)
+            }
             Self::Memory(_) => self.read(offset, out),
         }
     }
@@ -122,12 +133,12 @@ impl Backing {
         Ok(out)
     }
 
-    /// Says that all of it will be read from front to back.
+    /// Advises the kernel that all of it will be read from front to back.
     pub(crate) fn advise_sequential(&self) {
         self.advise(0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
     }
 
-    /// Says that these bytes will be read soon.
+    /// Advises the kernel that these bytes will be read soon.
     pub(crate) fn advise_soon(&self, offset: u64, len: u64) {
         self.advise(offset, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
     }

@@ -1,7 +1,7 @@
 //! bincode, in one place and within limits.
 //!
-//! Only the description of an image goes through it; everything that is searched or served has
-//! a layout of its own. If bincode has to go one day, this file goes.
+//! Only the description of an image is encoded with it; everything that is searched or served has
+//! a layout of its own. To replace bincode, replace this file.
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 use bincode::{Decode, Encode};

@@ -13,15 +13,15 @@ use crate::scan::Scan;
 use crate::writer::assemble::Assembler;
 use crate::{FormatError, Image, ImageId, Progress, Watch, WriteError};
 
-/// Takes blocks of the data space, with the place of the first.
+/// Receives blocks of the data space, with the place of the first.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), WriteError>;
 
 impl Image {
-    /// Writes the image to `path` as a file of its own, mapped or packed, verified on the way.
+    /// Writes the image to `path` as a separate file, mapped or packed, verified on the way.
     /// The id stays the same.
     ///
     /// # Errors
-    /// If the image is damaged or the file cannot be written. Nothing is left behind then.
+    /// If the image is damaged or the file cannot be written. No file is left then.
     pub fn write_to(
         &self,
         path: impl AsRef<Path>,
@@ -53,7 +53,7 @@ impl Image {
         out.finish(path)
     }
 
-    /// Gives all data to `take`, in order, each with its first place. What `take` was given is
+    /// Passes all data to `take`, in order, each with its first place. The data is
     /// verified only if this succeeds.
     pub(crate) fn each_window(&self, watch: Watch<'_>, take: Take<'_>) -> Result<(), WriteError> {
         let total = self.info().data_blocks * PAGE_BYTES;

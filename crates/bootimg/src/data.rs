@@ -1,6 +1,6 @@
-//! The data space: the blocks of an image, wherever its variant keeps them.
+//! The data space: the blocks of an image, independent of its variant.
 //!
-//! Nothing here is verified: that is for those who know the extents.
+//! Nothing here is verified: callers that know the extents do that.
 
 use std::io;
 
@@ -58,7 +58,7 @@ impl DataSpace {
         self.read_as(place, out, Backing::read)
     }
 
-    /// Fills `out` like [`read`](Self::read), for somebody who keeps the bytes elsewhere.
+    /// Fills `out` like [`read`](Self::read), for a caller that stores the bytes elsewhere.
     pub(crate) fn read_once(&self, place: u64, out: &mut [u8]) -> io::Result<()> {
         self.read_as(place, out, Backing::read_once)
     }
@@ -79,7 +79,7 @@ impl DataSpace {
         }
     }
 
-    /// Says that all of it will be read, in the order of places.
+    /// Advises the kernel that all of it will be read, in the order of places.
     pub(crate) fn advise_all(&self) {
         match self {
             Self::Mapped { file } | Self::Packed { file, .. } => file.advise_sequential(),
@@ -168,7 +168,7 @@ fn read_thin(
     Ok(())
 }
 
-/// Returns where a block of a segment lies in its file: behind the header.
+/// Returns the offset of a block of a segment in its file: behind the header.
 pub(crate) const fn segment_offset(block: u64) -> u64 {
     PAGE_BYTES + block * PAGE_BYTES
 }

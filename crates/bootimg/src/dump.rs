@@ -1,4 +1,4 @@
-//! What an image says, row by row, for those who look inside.
+//! The content of an image, row by row, for inspection.
 
 use blocks::{BlockRange, ContentId, FileId};
 
@@ -12,7 +12,7 @@ pub struct DumpRow {
     pub file: FileId,
     /// One path of it, without a leading `/`.
     pub path: Vec<u8>,
-    /// Which blocks.
+    /// The blocks.
     pub range: BlockRange,
     /// Time bin of the first use.
     pub bin: u32,

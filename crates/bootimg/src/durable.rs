@@ -28,7 +28,7 @@ pub(crate) enum End {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Steps {
     end: Option<(End, Arc<AtomicU64>)>,
-    /// What was written and not made durable, under the name it has now; kept only if there is
+    /// Files that were written and not synced, under their present names; kept only if there is
     /// an end.
     unsynced: Arc<Mutex<Vec<PathBuf>>>,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use blocks::{Broken, DecodeTreeError, TreeError};
 
-/// What is wrong with the bytes of a boot image.
+/// Why the bytes of a boot image cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
@@ -41,21 +41,21 @@ pub enum FormatError {
     /// A hash does not match.
     #[error("the {what} is damaged: its hash differs")]
     Hash {
-        /// Which part.
+        /// The part.
         what: &'static str,
     },
     /// A part breaks a rule of the format.
     #[error("the {what} is invalid: {rule}")]
     Rule {
-        /// Which part.
+        /// The part.
         what: &'static str,
-        /// Which rule.
+        /// The rule.
         rule: &'static str,
     },
     /// A part is larger than the format allows.
     #[error("the {what} is too large: {bytes} bytes, at most {limit} are allowed")]
     TooLarge {
-        /// Which part.
+        /// The part.
         what: &'static str,
         /// How large it would be.
         bytes: u64,
@@ -90,23 +90,23 @@ pub enum OpenError {
     /// The file could not be read.
     #[error("cannot read the boot image {path}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// It is damaged, or not a boot image.
     #[error("{path} cannot be used")]
     Format {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: FormatError,
     },
     /// It is a thin image, which only its store can open.
     #[error("{path} is part of a store; open it through the store, or export it")]
     Thin {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
 }
@@ -115,23 +115,23 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// There was no room. Nothing is left behind.
+    /// The disk is full. No file is left.
     #[error("no space left for {path}; free some space, or choose another place")]
     DiskFull {
         /// The file that was to be written.
         path: PathBuf,
     },
-    /// The file could not be written. Nothing is left behind.
+    /// The file could not be written. No file is left.
     #[error("cannot write {path}: failed {doing}")]
     Io {
         /// The file that was to be written.
         path: PathBuf,
         /// Which step, a verb in its -ing form.
         doing: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// What was to be written breaks a rule or a limit of the format.
+    /// The input breaks a rule or a limit of the format.
     #[error("cannot be kept in a boot image")]
     Format(#[from] FormatError),
     /// The plan does not fit the tree.
@@ -139,7 +139,7 @@ pub enum WriteError {
     Plan {
         /// Index of the extent.
         extent: usize,
-        /// What is wrong with it.
+        /// The error.
         problem: &'static str,
     },
     /// The image that was to be copied is damaged.
@@ -154,7 +154,7 @@ pub enum WriteError {
     /// There is no image to merge.
     #[error("no images were given")]
     Nothing,
-    /// Whoever watched the progress said stop. Nothing is left behind.
+    /// The watch cancelled. No file is left.
     #[error("cancelled")]
     Cancelled,
 }
@@ -174,18 +174,18 @@ impl WriteError {
     }
 }
 
-/// Why the store could not do what it was asked.
+/// Why an operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// A file or directory of the store could not be used.
     #[error("the store cannot be used: {doing} {path} failed")]
     Io {
-        /// Which one.
+        /// The path.
         path: PathBuf,
         /// Which step, a verb in its -ing form.
         doing: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The directory is not empty, and no store.
@@ -217,15 +217,15 @@ pub enum StoreError {
     /// No image has this name, id or source.
     #[error("there is no boot image {what}; `bootimg ls` lists all")]
     NotFound {
-        /// What was asked for.
+        /// The requested name or id.
         what: String,
     },
     /// More than one image's id starts like this.
     #[error("the ids of {count} boot images start with {what}; give more digits")]
     Ambiguous {
-        /// What was asked for.
+        /// The requested name or id.
         what: String,
-        /// How many.
+        /// The number of matches.
         count: usize,
     },
     /// A name that cannot be a file's.
@@ -245,15 +245,15 @@ pub enum StoreError {
     Stack {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: crate::StackError,
     },
-    /// The image to take in is damaged.
+    /// The image to import is damaged.
     #[error("{path} is damaged: {damaged} of its extents do not match their hashes")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// How many extents.
+        /// The number of damaged extents.
         damaged: u64,
     },
 }

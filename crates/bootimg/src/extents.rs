@@ -9,7 +9,7 @@ const WHAT: &str = "table of extents";
 const BYTES: usize = 64;
 const FLAG_ZERO: u16 = 1;
 
-/// Most blocks of an extent with data: 64 KiB, the most that has to be read and hashed to serve
+/// The maximum number of blocks of an extent with data: 64 KiB, all of which have to be read and hashed to serve
 /// one block of it. BLAKE3 takes about 15 us for that.
 pub(crate) const EXTENT_BLOCKS_MAX: u64 = 16;
 /// The same in bytes.

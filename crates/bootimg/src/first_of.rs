@@ -6,7 +6,7 @@ const KEPT_MAX: usize = 1000;
 /// Bytes of the paths in a list, all together.
 pub(crate) const PATHS_BUDGET: usize = 1 << 20;
 
-/// The first thousand of what was found, and a count of all: what a file says may be millions.
+/// The first thousand items, and the number of all: a file may have millions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstOf<T> {
     kept: Vec<T>,
@@ -41,7 +41,7 @@ impl<T> FirstOf<T> {
         self.kept.iter()
     }
 
-    /// Returns the first.
+    /// Returns the first item.
     #[must_use]
     pub fn first(&self) -> Option<&T> {
         self.kept.first()
@@ -53,7 +53,7 @@ impl<T> FirstOf<T> {
         self.count
     }
 
-    /// Returns whether none was found.
+    /// Returns whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0

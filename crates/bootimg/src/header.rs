@@ -43,7 +43,7 @@ impl Variant {
     }
 }
 
-/// What a section holds.
+/// The content of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SectionKind {
     Tree,
@@ -54,7 +54,7 @@ pub(crate) enum SectionKind {
     Frames,
     Segments,
     Runs,
-    /// Of a later release; it may be ignored, or an incompatible bit would say so.
+    /// Of a later release; it may be ignored, since otherwise an incompatible bit would be set.
     Other(u32),
 }
 
@@ -125,8 +125,8 @@ pub(crate) enum Coding {
     Zstd,
 }
 
-/// How many times what is stored a section may have when it is decoded: a small file must not
-/// ask for much memory. Real trees reach 8.
+/// The maximum ratio of the decoded to the stored length of a section: a small file must not
+/// require much memory. Real trees reach 8.
 pub(crate) const RATIO_MAX: u64 = 256;
 
 /// An entry of the section table.
@@ -216,7 +216,7 @@ impl Section {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) variant: Variant,
-    /// Feature bits that may be ignored; kept for whoever prints them.
+    /// Feature bits that may be ignored; kept for display.
     pub(crate) compat: u64,
     pub(crate) file_len: u64,
     pub(crate) data_blocks: u64,

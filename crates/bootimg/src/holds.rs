@@ -5,7 +5,7 @@ use crate::extents::Content;
 use crate::layout::hash;
 
 impl Image {
-    /// Returns whether an extent of the plan, by its number there, has these bytes. What its last block has behind
+    /// Returns whether an extent of the plan, by its number there, has these bytes. The part of its last block behind
     /// the end of the file is zero.
     #[must_use]
     pub fn holds(&self, extent: usize, bytes: &[u8]) -> bool {

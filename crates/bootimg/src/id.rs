@@ -8,7 +8,7 @@ use blocks::ContentId;
 use crate::header::{Footer, Header, SectionKind};
 use crate::layout::HASH;
 
-/// The id of a boot image: a hash of all it says, the same in all variants.
+/// The id of a boot image: a hash of its content, the same in all variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageId(pub ContentId);
 

@@ -1,4 +1,4 @@
-//! Finding the extent that a block of a file is in.
+//! Finding the extent of a block of a file.
 //!
 //! Measured with `cargo bench -p benches --bench bootimg -- extent`, 4 500 extents, random
 //! questions, one of two busy cores: this structure answers 144 million a second over 600 files
@@ -6,7 +6,7 @@
 
 use blocks::{BlockIndex, BlockRange, FileId};
 
-/// What is at a block.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
     /// An extent.
@@ -68,8 +68,8 @@ pub struct FileExtents<'a> {
 }
 
 impl ExtentIndex {
-    /// Makes an index for a tree of `tree_len` inodes. Extents are numbered as they come; those
-    /// that are empty, of files past the tree, or overlap an earlier one are left out.
+    /// Makes an index for a tree of `tree_len` inodes. Extents are numbered in order; empty ones, those
+    /// of files past the tree, and those that overlap an earlier one are left out.
     pub fn new(tree_len: usize, extents: impl IntoIterator<Item = (FileId, BlockRange)>) -> Self {
         let mut sorted: Vec<(FileId, BlockRange, u32)> = (0u32..)
             .zip(extents)
@@ -155,7 +155,7 @@ fn narrow(number: u64) -> u32 {
 }
 
 impl FileExtents<'_> {
-    /// Returns what is at `block`.
+    /// Returns the extent of `block`.
     #[inline]
     #[must_use]
     pub fn find(&self, block: BlockIndex) -> Find {

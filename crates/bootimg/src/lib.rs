@@ -1,18 +1,18 @@
-//! Boot images: the file format, reading and writing, and the store that keeps them.
+//! Boot images: the file format, reading and writing, and the store.
 //!
-//! A boot image holds what the boots of one source touched: its whole metadata
-//! ([`blocks::Tree`]), the touched blocks in the order in which boots need them, and the
-//! [`blocks::ReplayPlan`] that says which block belongs where. `docs/bootimg-format.md` is the
+//! A boot image contains what the boots of one source used: its whole metadata
+//! ([`blocks::Tree`]), the used blocks in the order in which boots need them, and the
+//! [`blocks::ReplayPlan`] with the place of each block. `docs/bootimg-format.md` is the
 //! format; the modules follow it.
 //!
 //! - [`write_image`] makes one from a plan and a source.
-//! - [`Image`] is an open one. [`Image::attach`] matches it with the source as it is now, and
-//!   gives an [`Attached`], a [`blocks::BlockCache`] in the file ids of the new tree: what changed
-//!   is left out, and every byte is verified each time it leaves the file.
-//! - [`Image::load`] brings all of one into memory in one sequential pass.
-//! - [`Store`] keeps many of them, shares equal blocks between them, and forgets the least
-//!   valuable when it grows too large. A [`Stack`] in it says which layers a container image
-//!   stacks, whose boot images it has one by one.
+//! - [`Image`] is an open one. [`Image::attach`] matches it with the present source, and
+//!   returns an [`Attached`], a [`blocks::BlockCache`] in the file ids of the new tree: changed files
+//!   are left out, and every byte is verified each time it leaves the file.
+//! - [`Image::load`] reads all of one into memory in one sequential pass.
+//! - [`Store`] keeps many of them, shares equal blocks between them, and evicts the least
+//!   valuable when it grows too large. A [`Stack`] in it lists the layers of a container image,
+//!   each of which has its own boot image.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -108,8 +108,8 @@ pub use reader::Image;
 pub use residue::Residue;
 pub use stack::{Stack, StackError, layer_name, place_name};
 pub use store::{
-    AddReport, CopyParts, FasterCopies, FasterCopy, GcMode, GcReport, SharedGroup, Store,
-    StoreConfig, StoreVerifyReport, StoredImage, StoredPart, StoredParts, StoredVerifyReport,
-    check_name,
+    AddReport, CopyParts, FasterCopies, FasterCopy, GcMode, GcReport, Pass, PassedImage,
+    SharedGroup, Store, StoreConfig, StoreVerifyReport, StoredImage, StoredPart, StoredParts,
+    StoredVerifyReport, check_name,
 };
 pub use writer::{DropReason, DroppedFile, WriteReport, WriteRequest, write_image};

@@ -12,17 +12,17 @@ use crate::reader::ReadError;
 use crate::scan::Scan;
 use crate::{FirstOf, FormatError, Image, Progress, Watch};
 
-/// Whoever watched said stop.
+/// The watch cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cancelled")]
 pub struct Cancelled;
 
-/// An extent whose bytes are not what was recorded.
+/// An extent whose bytes differ from the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedExtent {
     /// One path of the file, without a leading `/`.
     pub path: Vec<u8>,
-    /// Which blocks.
+    /// The blocks.
     pub range: BlockRange,
 }
 
@@ -35,7 +35,7 @@ pub struct LoadReport {
     pub damaged: FirstOf<DamagedExtent>,
 }
 
-/// What is wrong with an image.
+/// Damage in an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Bytes of content that were read.

@@ -20,9 +20,9 @@ pub struct Merged {
     content: CachedSource<AnyOf, Nowhere>,
 }
 
-/// Merges images of one source. The tree, and with it the versions that count, is that of the
-/// newest; of the others what does not match it is left out. Runs and how many of them needed a
-/// block add up, and the earliest first use counts.
+/// Merges images of one source. The tree, and with it the valid versions, is that of the
+/// newest; files of the others that do not match it are left out. Runs, and how many of them needed a
+/// block, add up, and the earliest first use counts.
 ///
 /// # Errors
 /// If there is no image, or one is of another source than the rest.
@@ -67,13 +67,13 @@ impl Merged {
         &self.tree
     }
 
-    /// Returns what to tell about the recordings.
+    /// Returns the description of the recordings.
     #[must_use]
     pub const fn info(&self) -> &SourceInfo {
         &self.info
     }
 
-    /// Returns what boots touched.
+    /// Returns the merged plan.
     #[must_use]
     pub const fn plan(&self) -> &ReplayPlan {
         &self.plan
@@ -121,7 +121,7 @@ pub fn unite<'a>(plans: impl IntoIterator<Item = &'a ReplayPlan>) -> ReplayPlan 
 enum Combine {
     /// Runs of one workload: how many needed a block adds up.
     Runs,
-    /// Different workloads: that one does not need a block says nothing about the other.
+    /// Different workloads: the absence of a block in one means nothing for the other.
     Workloads,
 }
 

@@ -1,4 +1,4 @@
-//! META: docs/bootimg-format.md, section 5. And what an image tells about itself.
+//! META: docs/bootimg-format.md, section 5. And the description of an image.
 
 use bincode::{Decode, Encode};
 use blocks::{ContentId, SourceId};
@@ -19,7 +19,7 @@ const RUNS_MAX: usize = 1024;
 pub struct SourceInfo {
     /// What a person calls the source, such as `dir:/srv/root`.
     pub label: String,
-    /// Which source it is.
+    /// The source's id.
     pub id: SourceId,
     /// When it was recorded, in seconds since 1970.
     pub recorded_at: i64,
@@ -35,14 +35,14 @@ pub struct SourceInfo {
     pub source_bytes: u64,
 }
 
-/// What is in an image, in numbers.
+/// The description of an image, in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageInfo {
     /// Its id, the same in all variants.
     pub id: ImageId,
     /// How it keeps its data.
     pub variant: Variant,
-    /// Where it came from.
+    /// Its source.
     pub source: SourceInfo,
     /// How many recordings it was merged from.
     pub runs: u16,
@@ -60,7 +60,7 @@ pub struct ImageInfo {
     pub blocks: u64,
     /// Those of them that are all zero, and take no space.
     pub zero_blocks: u64,
-    /// Different blocks that are not zero: what the data takes.
+    /// Different blocks that are not zero: the size of the data.
     pub data_blocks: u64,
     /// Length of the image's file; of a thin image, without the segments.
     pub file_bytes: u64,
@@ -81,7 +81,7 @@ struct Record {
     source_bytes: u64,
 }
 
-/// META, read.
+/// META, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) source: SourceInfo,
@@ -129,7 +129,7 @@ fn clipped(text: &str, max: usize) -> String {
     text[..text.floor_char_boundary(max)].to_owned()
 }
 
-/// Returns the words of a command until they are too long together; an ellipsis stands for the
+/// Returns the words of a command until they are too long together; an ellipsis replaces the
 /// rest. A recording of minutes is not lost for a long command.
 fn clipped_list(words: &[String]) -> Vec<String> {
     let mut left = TEXT_MAX;

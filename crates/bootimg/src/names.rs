@@ -1,8 +1,8 @@
-//! The names of a mount by themselves, kept while it is mounted.
+//! The names of a mount, stored while it is mounted.
 //!
-//! The kernel knows the files of a mount by their numbers in a tree. Whoever goes on serving it in
-//! the place of a process that died must have that very tree, whatever became of the source and of
-//! the boot image since. This is no format for keeps: it is read by the same release on the same
+//! The kernel knows the files of a mount by their numbers in a tree. A process that serves it in
+//! place of one that died must have exactly that tree, whatever became of the source and of
+//! the boot image since. This is no durable format: it is read by the same release on the same
 //! machine, or refused.
 
 use blocks::Tree;
@@ -23,7 +23,7 @@ const LEVEL: i32 = 1;
 /// Returns a tree and the label of its source as bytes.
 ///
 /// # Errors
-/// If it is larger than what is read back.
+/// If it is larger than the limit for reading.
 pub fn encode_names(tree: &Tree, label: &[u8]) -> Result<Vec<u8>, FormatError> {
     let section = tree.encode();
     if len64(section.len()) > tree_max() || label.len() > LABEL_MAX {

@@ -1,6 +1,6 @@
-//! A plan by itself, without content: docs/bootimg-format.md, "Plan document".
+//! A plan without content: docs/bootimg-format.md, "Plan document".
 //!
-//! Who has the chunks of a source, but no boot image of it, replays a boot with this.
+//! A client with the chunks of a source, but no boot image of it, replays a boot with this.
 
 use blocks::{
     BlockIndex, BlockRange, ContentId, Extent, FileId, NodeKind, ReplayPlan, Touch, Tree,
@@ -25,8 +25,8 @@ const LOOKUP: u8 = 1;
 const LIST: u8 = 2;
 const READ_LINK: u8 = 3;
 
-/// Returns a plan as bytes. Its files are those of the tree of the index `index`. What would make it
-/// longer than [`PLAN_MAX`] is left out: the end of the boot.
+/// Returns a plan as bytes. Its files are those of the tree of the index `index`. A plan longer than
+/// [`PLAN_MAX`] is truncated: the end of the boot is left out.
 #[must_use]
 pub fn encode_plan(index: &ContentId, plan: &ReplayPlan) -> Vec<u8> {
     let mut out = vec![0; HEAD_BYTES];
@@ -43,7 +43,7 @@ pub fn encode_plan(index: &ContentId, plan: &ReplayPlan) -> Vec<u8> {
 }
 
 /// Returns the plan that [`encode_plan`] was given, for the index `index` with the tree `tree`. It
-/// says nothing of when and in how many runs blocks were needed: all are of one run and one moment.
+/// does not contain when and in how many runs blocks were needed: all are of one run and one moment.
 ///
 /// # Errors
 /// If it is damaged, breaks a rule, or is of another index. Hostile bytes cost time and memory in

@@ -1,8 +1,8 @@
-//! How far something is, for whoever watches and may say stop.
+//! Progress of an operation, for a watch that may cancel it.
 
 use std::ops::ControlFlow;
 
-/// How far something is.
+/// The progress of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes done.
@@ -11,7 +11,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Whoever watches: called often, from the thread that works; `Break` cancels.
+/// A callback: called often, from the working thread; `Break` cancels.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// Watches nothing and never cancels.

@@ -23,7 +23,7 @@ pub(crate) trait CopyOf: std::fmt::Debug + Send + Sync {
     /// Returns what the memory is called that the copy is on.
     fn tier(&self) -> &str;
 
-    /// Returns the image as the store has it, opened when it is asked for first: `None` if the
+    /// Returns the image in the store, opened at the first call: `None` if the
     /// store has lost it.
     fn own(&self) -> Option<&Image>;
 }
@@ -63,8 +63,8 @@ impl Image {
         Self::open_within(path, u64::MAX)
     }
 
-    /// The same, unless what it holds besides content takes more than `most` bytes of memory: for
-    /// who takes images from anybody. Limits of the format are for who records them.
+    /// The same, unless its metadata needs more than `most` bytes of memory: for untrusted
+    /// images. The limits of the format are for trusted ones.
     ///
     /// # Errors
     /// As [`open`](Self::open), and if it is larger.
@@ -128,7 +128,7 @@ impl Image {
         Self::decode(sealed, Vec::new()).map_err(format)
     }
 
-    /// Says what this is a copy of.
+    /// Sets the image in the store that this is a copy of.
     pub(crate) fn with_store_behind(self, of: impl CopyOf + 'static) -> Self {
         Self {
             copy_of: Some(Box::new(of)),
@@ -142,7 +142,7 @@ impl Image {
         self.copy_of.as_ref().map(|copy| copy.tier())
     }
 
-    /// Returns what it is, in numbers.
+    /// Returns its description.
     #[must_use]
     pub const fn info(&self) -> &ImageInfo {
         &self.info
@@ -160,7 +160,7 @@ impl Image {
         &self.plan
     }
 
-    /// Returns the same without the blocks that are all zero, which take no room in an image.
+    /// Returns the same without the blocks that are all zero, which take no space in an image.
     #[must_use]
     pub fn data_plan(&self) -> ReplayPlan {
         let data = self.rows.iter().filter(|row| row.content != Content::Zero);
@@ -230,7 +230,7 @@ fn count_files(rows: &[Row]) -> u64 {
     len64(files.len())
 }
 
-/// Why an image could not be read, before anybody said where it lies.
+/// Why an image could not be read, without its path.
 #[derive(Debug)]
 pub(crate) enum ReadError {
     Io(io::Error),
@@ -255,7 +255,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// An image whose header and footer belong together; its sections are verified as they are read.
+/// An image with a valid header and footer; its sections are verified as they are read.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) file: Backing,
@@ -291,7 +291,7 @@ impl Sealed {
             .fold(0, u64::saturating_add)
     }
 
-    /// Returns what the image tells of its recording.
+    /// Returns the description of the recording.
     pub(crate) fn meta(&self) -> Result<Meta, ReadError> {
         Ok(meta::parse(&self.section(SectionKind::Meta)?)?)
     }

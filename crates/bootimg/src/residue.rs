@@ -5,15 +5,15 @@ use rawio::resident::Resident;
 use crate::Image;
 use crate::backing::Backing;
 
-/// What the page cache had of an image's data at a moment.
+/// The pages of an image's data that were in the page cache at a moment.
 ///
-/// Memory (tmpfs) and media that are mapped directly (DAX) are left alone: there the pages are the
-/// only copy. Where the kernel does not tell what it has, nothing is ever dropped.
+/// Memory (tmpfs) and media that are mapped directly (DAX) are ignored: there the pages are the
+/// only copy. Where the kernel does not report its pages, nothing is ever dropped.
 #[derive(Debug)]
 pub struct Residue(Vec<(Backing, Resident)>);
 
 impl Image {
-    /// Notes what the page cache has of the data now.
+    /// Records which pages of the data are in the page cache now.
     #[must_use]
     pub fn residue(&self) -> Residue {
         let files = self.data.files().iter();

@@ -10,7 +10,7 @@ use crate::layout::{PAGE, hash, len_usize, len64};
 /// `POSIX_FADV_SEQUENTIAL`, opening and loading an image of 35 MiB took 4 + 11 operations of a
 /// virtio disk, copying the file took 13 (read from /sys/block/vda/stat).
 const WINDOW_BLOCKS: u64 = 256;
-/// The beginning of an extent that goes on in the next window.
+/// The beginning of an extent that continues in the next window.
 const KEEP_BLOCKS: u64 = EXTENT_BLOCKS_MAX - 1;
 
 /// A pass over the data space.
@@ -22,7 +22,7 @@ pub(crate) struct Scan<'a> {
     verified: usize,
     /// The next block to read.
     at: u64,
-    /// What is in the buffer: blocks from `base` up to `at`.
+    /// The content of the buffer: blocks from `base` up to `at`.
     base: u64,
     buffer: Vec<u8>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Scan<'a> {
 pub(crate) struct Window<'b> {
     /// The first of the blocks, in the data space.
     pub(crate) first: u64,
-    /// The blocks. Those of an extent that goes on in the next window are not verified yet.
+    /// The blocks. Those of an extent that continues in the next window are not verified yet.
     pub(crate) blocks: &'b [u8],
     /// The extents that ended in this window and are damaged, by index.
     pub(crate) damaged: Vec<usize>,
@@ -51,7 +51,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads and verifies the next window; `None` at the end. What cannot be read counts as
+    /// Reads and verifies the next window; `None` at the end. Unreadable blocks count as
     /// damaged.
     pub(crate) fn next(&mut self) -> Option<Window<'_>> {
         let total = self.image.info().data_blocks;

@@ -23,7 +23,7 @@ pub(crate) fn pack_section(bytes: Vec<u8>) -> (Vec<u8>, Coding) {
     }
 }
 
-/// Returns what a section says, from what is stored. Its lengths were checked before.
+/// Decodes a section from its stored bytes. Its lengths were checked before.
 pub(crate) fn unpack_section(section: &Section, stored: Vec<u8>) -> Result<Vec<u8>, FormatError> {
     let what = section.kind.name();
     match section.coding {
@@ -42,8 +42,8 @@ pub(crate) fn pack_frame(data: &[u8]) -> io::Result<Vec<u8>> {
     zstd::bulk::compress(data, LEVEL)
 }
 
-/// Decompresses to exactly `len` bytes. Memory grows with what comes out, not with what is
-/// claimed.
+/// Decompresses to exactly `len` bytes. Memory grows with the output, not with the claimed
+/// length.
 pub(crate) fn unpack(packed: &[u8], len: usize) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;

@@ -16,15 +16,15 @@ const RUNS_MAX: usize = 1024;
 /// Most bytes that the words of the command may have together.
 const COMMAND_MAX: usize = 16 << 10;
 
-/// What is known of a container image whose boot was recorded. Its blocks are in the boot images
-/// of its layers, one each, which all images that stack a layer share.
+/// The description of a container image whose boot was recorded. Its blocks are in the boot images
+/// of its layers, one each, which all images with that layer share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stack {
-    /// What people call the image, in full: `docker.io/library/nginx:1.25`.
+    /// The full reference of the image: `docker.io/library/nginx:1.25`.
     pub reference: String,
-    /// The digest of its configuration, which names what is in it: Docker's image ID.
+    /// The digest of its configuration, which determines its content: Docker's image ID.
     pub image: Digest,
-    /// The digest of its manifest, which registries know it by, if its engine told.
+    /// The digest of its manifest, by which registries know it, if its engine reported it.
     pub manifest: Option<Digest>,
     /// The diff IDs of its layers, the lowest first.
     pub layers: Vec<Digest>,
@@ -52,7 +52,7 @@ pub enum StackError {
     /// Something in it breaks a limit.
     #[error("the description of a container image has {what}")]
     Limit {
-        /// What is wrong, as a noun.
+        /// The error, as a noun.
         what: &'static str,
     },
 }
@@ -75,10 +75,10 @@ impl Stack {
         Ok(serde_json::to_vec_pretty(&Document { version, stack })?)
     }
 
-    /// Reads a document, which anybody may have written.
+    /// Decodes a document, which is untrusted.
     ///
     /// # Errors
-    /// If it is none, of a later version, or something in it breaks a limit.
+    /// If it is invalid, of a later version, or exceeds a limit.
     pub fn decode(document: &[u8]) -> Result<Self, StackError> {
         if document.len() as u64 > DOCUMENT_MAX {
             let what = "more than 256 KiB";

@@ -1,7 +1,7 @@
-//! Many boot images in a directory, which share the blocks they have in common:
+//! A directory of many boot images, which share their common blocks:
 //! docs/bootimg-format.md, section 9.
 //!
-//! There is no index beside the files. Whoever changes the store holds its lock; readers take
+//! There is no index beside the files. A process that changes the store holds its lock; readers take
 //! none, and an open image stays readable after its removal, by its open descriptors.
 
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ mod gc;
 mod lock;
 mod names;
 mod parts;
+mod pass;
 mod places;
 mod repack;
 mod segment;
@@ -35,6 +36,7 @@ pub use gc::{GcMode, GcReport};
 use lock::Lock;
 pub use names::check as check_name;
 pub use parts::{StoredPart, StoredParts};
+pub use pass::{Pass, PassedImage};
 use places::Places;
 use places::marker::{self, Kind};
 pub use transfer::{StoreVerifyReport, StoredVerifyReport};
@@ -348,7 +350,7 @@ impl Store {
         Ok(lock)
     }
 
-    /// Takes the lock so that the store stands still; `None` if nobody has ever changed it.
+    /// Locks the store so that it does not change; `None` if it was never written to.
     fn lock_to_look(&self) -> Result<Option<Lock>, StoreError> {
         Lock::take_present(&self.places.lock(), self.config.lock_timeout)
     }

@@ -19,34 +19,34 @@ use host::progress::Bar;
 
 pub use scratch::Scratch;
 
-/// Where boot images are kept, unless told otherwise.
+/// The default directory of boot images.
 pub const DEFAULT_STORE: &str = "/var/lib/yolofs/store";
 
 /// The variable that names the store.
 pub const STORE_ENV: &str = "YOLOFS_STORE";
-/// The variable that says how much it may take.
+/// The variable with the maximum size of the store.
 pub const STORE_MAX_ENV: &str = "YOLOFS_STORE_MAX";
-/// The variable that names who else may read it.
+/// The variable with the group that may read it.
 pub const STORE_GROUP_ENV: &str = "YOLOFS_STORE_GROUP";
 /// The variable that names the tiers file.
 pub const TIERS_ENV: &str = "YOLOFS_TIERS";
 
-/// Which store, and what it may take.
+/// A store, and its limits.
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
     /// Its directory.
     pub dir: PathBuf,
-    /// Most bytes that it may take.
+    /// The maximum size.
     pub max_bytes: u64,
     /// The group that may read it besides its owner.
     pub group: Option<u32>,
-    /// The file that names the tiers, if somebody named one.
+    /// The file that names the tiers, if one was given.
     pub tiers: Option<PathBuf>,
 }
 
 impl StoreSettings {
-    /// Returns the settings of a store which is only read, with the tiers that this process
-    /// was told of by its environment.
+    /// Returns the settings of a store which is only read, with the tiers from the environment of this
+    /// process.
     pub fn to_read(dir: PathBuf) -> Self {
         Self {
             dir,
@@ -65,15 +65,15 @@ impl StoreSettings {
         }
     }
 
-    /// Returns whether somebody named a tiers file.
+    /// Returns whether a tiers file was given.
     pub const fn names_tiers(&self) -> bool {
         self.tiers.is_some()
     }
 
-    /// Reads which tiers there are.
+    /// Reads the specification of the tiers.
     ///
     /// # Errors
-    /// If a tiers file was named and is not there, or one is there and cannot be understood.
+    /// If a given tiers file is missing, or a file cannot be parsed.
     pub fn tiers(&self) -> anyhow::Result<Tiers> {
         let file = self.tiers.as_deref().map(std::path::absolute).transpose()?;
         Tiers::read(file.as_deref(), &self.absolute())
@@ -85,7 +85,7 @@ impl StoreSettings {
         std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone())
     }
 
-    /// Returns the variables that name the same store to another process of ours.
+    /// Returns the environment variables that pass the same store to another of our processes.
     pub fn as_env(&self) -> Vec<(&'static str, OsString)> {
         let max = self.max_bytes.to_string();
         let mut env = vec![
@@ -98,17 +98,17 @@ impl StoreSettings {
         env
     }
 
-    /// Returns the variable that names the same tiers file to another process of ours.
+    /// Returns the environment variable that passes the same tiers file to another of our processes.
     pub fn tiers_env(&self) -> Option<(&'static str, OsString)> {
         let tiers = self.tiers.as_ref()?;
         let absolute = std::path::absolute(tiers).unwrap_or_else(|_| tiers.clone());
         Some((TIERS_ENV, absolute.into()))
     }
 
-    /// Opens the store. One that is not there is made when something is written to it.
+    /// Opens the store. A missing one is created at the first write.
     ///
     /// # Errors
-    /// If the directory is there and no store, or cannot be used.
+    /// If the directory is not a store, or cannot be used.
     pub fn open(&self) -> anyhow::Result<Store> {
         let config = StoreConfig {
             max_bytes: self.max_bytes,
@@ -131,10 +131,10 @@ impl StoreSettings {
         })
     }
 
-    /// Opens the store, which must be there: to look for an image makes no store.
+    /// Opens the store, which must exist: a look-up of an image creates no store.
     ///
     /// # Errors
-    /// If it is not there, or cannot be used.
+    /// If it is missing, or cannot be used.
     pub fn open_present(&self) -> anyhow::Result<Store> {
         self.open_existing()?.with_context(|| {
             format!(
@@ -147,7 +147,7 @@ impl StoreSettings {
     /// Opens the store if there is one.
     ///
     /// # Errors
-    /// If it is there and cannot be used.
+    /// If it exists and cannot be used.
     pub fn open_existing(&self) -> anyhow::Result<Option<Store>> {
         let store = self.open()?;
         let is_there = store.is_there().context("looking for the store")?;

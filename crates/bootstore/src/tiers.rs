@@ -1,8 +1,8 @@
 //! The tiers of this machine, and the boot images that have copies on them: docs/tiering.md.
 //!
-//! All of it hangs on a store of boot images: what is known of objects, and the journal, lie in
-//! its directory `tiers`. Whoever only reads ([`Tiers::open_copies`]) makes nothing and waits for
-//! nobody; whoever moves objects ([`mover::Mover`]) is alone, by a lock with a deadline.
+//! All of it belongs to a store of boot images: the records of objects, and the journal, are in
+//! its directory `tiers`. A reader ([`Tiers::open_copies`]) writes nothing and does not wait;
+//! a process that moves objects ([`mover::Mover`]) holds an exclusive lock, taken with a deadline.
 
 pub mod background;
 mod behind;
@@ -32,7 +32,7 @@ use file::{SpaceLimit, TierSpec};
 use host::size::Size;
 use known::Knowledge;
 
-/// The file that names the tiers, unless told otherwise.
+/// The default file that names the tiers.
 pub const DEFAULT_FILE: &str = "/etc/yolofs/tiers.toml";
 
 /// The tier that there is without a file: a directory beside the boot images.
@@ -40,7 +40,7 @@ const DEFAULT_TIER: &str = "disk";
 /// What it may take: a machine without a file has not said that there is more to spare.
 const DEFAULT_ROOM: Size = Size(1 << 30);
 
-/// The tiers, and what is known of what lies on them.
+/// The tiers, and the records of their objects.
 #[derive(Clone, Debug)]
 pub struct Tiers {
     /// The fastest first.
@@ -52,11 +52,11 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Reads which tiers there are for the store in `store`. `file` must be there; without it, the
-    /// default one is read if it is there, and else there is one tier in the store itself.
+    /// Reads the specification of the tiers for the store in `store`. `file` must exist; without it, the
+    /// default file is read if it exists, and else there is one tier in the store itself.
     ///
     /// # Errors
-    /// If a file is there and cannot be read or understood.
+    /// If a file exists and cannot be read or parsed.
     pub fn read(file: Option<&Path>, store: &Path) -> anyhow::Result<Self> {
         let state = store.join("tiers");
         let found = match file {
@@ -81,30 +81,30 @@ impl Tiers {
         &self.specs
     }
 
-    /// Returns the file that named them; `None` if it is the embedded default.
+    /// Returns the tiers file; `None` if it is the embedded default.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// Returns whether somebody said which tiers there are, or has used the default.
+    /// Returns whether tiers were configured, or the default one was used.
     pub fn are_used(&self) -> bool {
         self.file.is_some() || self.state.exists()
     }
 
-    /// Returns what is known of objects.
+    /// Returns the records of objects.
     pub fn known(&self) -> Knowledge {
         Knowledge::in_dir(&self.state)
     }
 
-    /// Returns what is known of whole files, by the keys of their versions.
+    /// Returns the records of whole files, by the keys of their versions.
     pub fn files(&self) -> Knowledge {
         Knowledge::in_dir(&self.state.join("files"))
     }
 
-    /// Returns the place of a tier.
+    /// Returns the index of a tier.
     ///
     /// # Errors
-    /// If there is none of this name.
+    /// If no tier has this name.
     pub fn place_of(&self, name: &str) -> anyhow::Result<usize> {
         let place = self.specs.iter().position(|tier| tier.name == name);
         place.with_context(|| {

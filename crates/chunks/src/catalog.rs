@@ -29,31 +29,31 @@ use indexes::Indexes;
 
 pub use boots::BootEntry;
 
-/// The longest name of a source, and of a machine that asks for one, in bytes.
+/// The longest name of a source or a client, in bytes.
 pub const NAME_MAX: usize = 255;
 /// The largest boot image that is kept.
 pub const BOOT_MAX: u64 = 1 << 30;
 /// How many boot images of a source are kept: the newest.
 pub const BOOTS_KEPT: usize = 8;
 
-/// Why the catalog could not do what it was asked.
+/// Why an operation of the catalog failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogError {
-    /// The disk failed.
+    /// An I/O error.
     #[error("cannot use {path}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// An index is damaged.
     #[error("the index {path} cannot be used; import its source again")]
     Index {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: IndexError,
     },
     /// A name is empty or too long.
@@ -62,12 +62,12 @@ pub enum CatalogError {
     /// A boot image is larger than allowed, or empty.
     #[error("a boot image has 1 to {most} bytes here, not {bytes}")]
     BootLength {
-        /// How large it is.
+        /// Its size.
         bytes: u64,
         /// How large it may be.
         most: u64,
     },
-    /// A boot image would take more than what anybody else has given.
+    /// There is no space for a boot image without evicting smaller ones of other machines.
     #[error("no room for the boot image: it would evict smaller ones of other machines")]
     NoRoom,
     /// An index is too much beside those that are open or pinned.
@@ -76,15 +76,15 @@ pub enum CatalogError {
          open or pinned stays; unpin something, or raise the limit (`size`)"
     )]
     NoIndexRoom {
-        /// How large it is.
+        /// Its size.
         bytes: u64,
-        /// What all may take.
+        /// The limit of all together.
         most: u64,
     },
     /// The bytes of a boot image are not those that its id names.
     #[error("the boot image has the hash {found}, not the announced one")]
     WrongBoot {
-        /// What they are.
+        /// The id of the bytes.
         found: ContentId,
     },
 }
@@ -108,10 +108,10 @@ struct CatalogState {
 }
 
 impl Catalog {
-    /// Opens the catalog in `dir`, which is made if it is not there.
+    /// Opens the catalog in `dir`, which is created if missing.
     ///
     /// # Errors
-    /// If the directory cannot be made or read.
+    /// If the directory cannot be created or read.
     pub fn open(dir: &Path) -> Result<Self, CatalogError> {
         let mut state = CatalogState::default();
         for sub in ["names", "indexes", "boots", pins::DIR] {
@@ -140,10 +140,10 @@ impl Catalog {
         })
     }
 
-    /// Keeps an index, and calls it `name` from now on. Others may go for it.
+    /// Stores an index under the name `name`. Others may be evicted.
     ///
     /// # Errors
-    /// If it cannot be written, there is no room for it, or the name is none.
+    /// If it cannot be written, there is no space for it, or the name is invalid.
     pub fn add(&self, name: &[u8], index: &Index) -> Result<(), CatalogError> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(CatalogError::Name);

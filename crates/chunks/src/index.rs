@@ -15,13 +15,13 @@ pub use packed::{pack, unpack};
 
 /// Bytes of a chunk, as a length in a file.
 pub const CHUNK_BYTES: u64 = CHUNK_MAX as u64;
-/// The largest index that is made or taken: a tree of two million files takes 200 MiB.
+/// The largest index: a tree of two million files takes 200 MiB.
 pub const INDEX_MAX: u64 = 256 << 20;
 /// The most chunks of one index: 2 TiB.
 pub const CHUNKS_MAX: u64 = 1 << 24;
 /// The longest label.
 pub const LABEL_MAX: usize = 255;
-/// What stands for a chunk of nothing but zeros, which nobody asks for.
+/// The id of a chunk of zeros, which is never requested.
 pub const ZEROS: ChunkId = ContentId([0; 32]);
 
 const MAGIC: [u8; 8] = *b"\x89NFIDX\r\n";
@@ -29,11 +29,11 @@ const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 48;
 const ID_BYTES: usize = 32;
 
-/// What is wrong with the bytes of an index.
+/// Why an index cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexError {
-    /// It is something else.
+    /// It is not an index.
     #[error("not an index of nicfetch")]
     Magic,
     /// It was written by another release.
@@ -48,18 +48,18 @@ pub enum IndexError {
         /// How large it would be.
         bytes: u64,
     },
-    /// It was damaged, or is not the one that was asked for.
+    /// It is damaged, or is not the requested one.
     #[error("the index is damaged: its hash differs")]
     Hash,
     /// A part breaks a rule.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// Its tree is none.
+    /// Its tree is invalid.
     #[error("the file tree in the index cannot be decoded")]
     Tree(#[from] DecodeTreeError),
 }
 
-/// Where a chunk lies: in which file, from where on, how long.
+/// The place of a chunk: its file, its offset and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkLocation {
     /// The file.
@@ -185,7 +185,7 @@ impl Index {
         &self.bytes
     }
 
-    /// Returns what the source is called by whoever made the index.
+    /// Returns the name that its creator gave to the source.
     #[must_use]
     pub fn label(&self) -> &[u8] {
         &self.label
@@ -209,7 +209,7 @@ impl Index {
         self.chunks.get(number as usize).copied()
     }
 
-    /// Returns where a chunk lies.
+    /// Returns the place of a chunk.
     #[must_use]
     pub fn place(&self, number: u32) -> Option<ChunkLocation> {
         if number as usize >= self.chunks.len() {

@@ -1,13 +1,13 @@
-//! Pieces of files, named by the hash of their content, and what is known of the sources that consist
+//! Pieces of files, named by the hash of their content, and the metadata of the sources that consist
 //! of them.
 //!
-//! - [`ChunkStore`] is the seam between those who serve chunks and what keeps them: pieces of files
-//!   of at most [`CHUNK_MAX`] bytes, named by the BLAKE3 hash of their bytes ([`ChunkId`]), kept and
-//!   sent compressed ([`Stored`]). [`DiskStore`] keeps them in segments on a disk.
+//! - [`ChunkStore`] is the interface to storage of chunks: pieces of files
+//!   of at most [`CHUNK_MAX`] bytes, named by the BLAKE3 hash of their bytes ([`ChunkId`]), stored and
+//!   sent compressed ([`Stored`]). [`DiskStore`] stores them in segments on a disk.
 //! - A [`Policy`] chooses what is evicted; [`Residents`] applies one to anything that has a size, and
 //!   [`simulate`] replays accesses against each.
-//! - [`index::Index`] is what a source consists of: its metadata and the chunks of its files. A
-//!   [`Catalog`] keeps indexes by name, and boot images of sources; [`Sources`] knows which of them are
+//! - [`index::Index`] describes a source: its metadata and the chunks of its files. A
+//!   [`Catalog`] stores indexes by name, and boot images of sources; [`Sources`] records which of them are
 //!   pinned.
 //!
 //! ```

@@ -29,14 +29,14 @@ impl Slot {
     }
 }
 
-/// What a policy may know of a chunk.
+/// The data about a chunk for a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// A hash of what it is called: the same whenever it comes again.
+    /// A hash of its name, which is the same whenever it is added again.
     pub fingerprint: u64,
-    /// Bytes of room that it takes.
+    /// Its size in bytes.
     pub bytes: u32,
-    /// Why it came.
+    /// Why it was added.
     pub class: Class,
 }
 
@@ -45,28 +45,28 @@ pub trait Policy: Send + fmt::Debug {
     /// Learns of a chunk that came in, to a slot that it has not now.
     fn insert(&mut self, slot: Slot, item: Item);
 
-    /// Learns that a chunk was asked for, by somebody who waits for it or ahead of time.
+    /// Records a request for a chunk, on demand or ahead of time.
     fn hit(&mut self, slot: Slot, class: Class);
 
-    /// Chooses a chunk, and forgets it; `None` if it has none.
+    /// Chooses a chunk, and removes it; `None` if it has none.
     fn evict(&mut self) -> Option<Slot>;
 
     /// Forgets a chunk that it has.
     fn remove(&mut self, slot: Slot);
 }
 
-/// The policies there are.
+/// The available policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
-    /// What was used longest ago goes first.
+    /// Evicts the least recently used.
     Lru,
-    /// What was used least often goes first, and old use counts for less.
+    /// Evicts the least frequently used, with old uses weighted less.
     Lfu,
-    /// First in, first out, but what was used meanwhile is passed over.
+    /// First in, first out, but entries that were used meanwhile are skipped.
     Sieve,
-    /// What is not used soon after it came goes soon; the rest as in Sieve.
+    /// Evicts early what is not used soon after it was added; the rest as in Sieve.
     S3Fifo,
-    /// Whichever of the others does best on a sample of what is asked for.
+    /// Uses the policy that is best on a sample of the requests.
     #[default]
     Learned,
 }

@@ -11,14 +11,14 @@ pub use access_trace::{AccessTraceError, read_accesses, write_accesses};
 pub use many_vms::ManyVms;
 pub use random::{Random, Zipf};
 
-/// One chunk that was asked for.
+/// One access to a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkAccess {
-    /// Which one: a number that stands for what it is called.
+    /// A number that is used in place of its name.
     pub chunk: u64,
     /// How many bytes it has, at least 1.
     pub bytes: u32,
-    /// Whether somebody waited for it.
+    /// Whether a client waited for it.
     pub class: Class,
 }
 
@@ -37,7 +37,7 @@ pub struct Tally {
     pub accesses: u64,
     /// Those that found it.
     pub hits: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Those that were there.
     pub hit_bytes: u64,
@@ -48,9 +48,9 @@ pub struct Tally {
 pub struct Outcome {
     /// All accesses.
     pub all: Tally,
-    /// Those for which somebody waited.
+    /// Those that a client waited for.
     pub demand: Tally,
-    /// Chunks that had to go.
+    /// Evicted chunks.
     pub evicted: u64,
 }
 

@@ -35,13 +35,13 @@ pub enum OpenSourcesError {
     /// The indexes cannot be opened.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// What is pinned would have to go.
+    /// Pinned sources would have to be evicted.
     #[error(
         "pinned sources do not fit into {budget_bytes} bytes for chunks: allow more, or unpin a \
          source with `nicfetch unpin` while it runs with more; nothing was removed"
     )]
     Pinned {
-        /// What all chunks may take.
+        /// The limit of all chunks.
         budget_bytes: u64,
     },
 }
@@ -53,7 +53,7 @@ pub enum SourceError {
     /// There is none of this name.
     #[error("there is no source {name:?}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// Some of its chunks are not here.
@@ -64,10 +64,10 @@ pub enum SourceError {
     Absent {
         /// How many of its chunks are missing.
         absent: usize,
-        /// Of how many.
+        /// The number of all chunks.
         chunks: usize,
     },
-    /// What is pinned would take more than half of the room.
+    /// Pinned sources would use more than half of the space.
     #[error(
         "pinned sources would take more than half of the space for chunks: unpin one, \
          or make the store larger"
@@ -83,7 +83,7 @@ pub enum SourceError {
 pub struct Sources {
     store: Arc<DiskStore>,
     catalog: Arc<Catalog>,
-    /// What is held of the sources that are pinned, by their names.
+    /// The pinned chunks of each pinned source, by name.
     held: Mutex<HashMap<Vec<u8>, Held>>,
     /// Held while a source is added, pinned or unpinned.
     turn: Mutex<()>,
@@ -103,12 +103,12 @@ impl Drop for Held {
 }
 
 impl Sources {
-    /// Opens what lies in `dir`, the directory of a nicfetch: its chunks and its sources. What is
-    /// pinned is held before anything goes for want of room.
+    /// Opens the directory of a nicfetch: its chunks and its sources. Pinned sources are pinned before any
+    /// chunk is evicted for lack of space.
     ///
     /// # Errors
-    /// If either cannot be opened, another process has them, or what is pinned has no room: nothing
-    /// goes then.
+    /// If either cannot be opened, another process has them open, or pinned sources do not fit: then nothing
+    /// is evicted.
     pub fn open(dir: &Path, config: StoreConfig) -> Result<Self, OpenSourcesError> {
         let catalog = Catalog::open(&dir.join("sources"))?;
         let mut pinned = Vec::new();
@@ -163,7 +163,7 @@ impl Sources {
         &self.catalog
     }
 
-    /// Returns the index of a source all of whose chunks are here, if there is one of this name.
+    /// Returns the index of the source `name`, if all of its chunks are stored.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -172,10 +172,10 @@ impl Sources {
         Ok(index.filter(|index| self.absent(index) == 0))
     }
 
-    /// Takes a source whose chunks are here, and calls it `name` from now on.
+    /// Adds a source whose chunks are stored, under the name `name`.
     ///
     /// # Errors
-    /// If some are not here, it cannot be written, or is to stay and may not.
+    /// If some are missing, it cannot be written, or it is to be pinned and there is no space for that.
     pub fn add(&self, name: &[u8], index: &Index, stay: Stay) -> Result<(), SourceError> {
         let _turn = self.turn.lock();
         if stay == Stay::WhileUsed && !self.catalog.is_pinned(name) {
@@ -203,10 +203,10 @@ impl Sources {
         Ok(())
     }
 
-    /// Lets the chunks of a source go when room is needed. What is not pinned stays so.
+    /// Unpins a source: its chunks may be evicted. One that is not pinned is unchanged.
     ///
     /// # Errors
-    /// If there is no such source, or the note cannot be removed.
+    /// If there is no such source, or the file of the pin cannot be removed.
     pub fn unpin(&self, name: &[u8]) -> Result<(), SourceError> {
         let _turn = self.turn.lock();
         if !self.catalog.is_pinned(name) && self.catalog.id(name).is_none() {

@@ -15,51 +15,51 @@ pub use disk::{DiskStore, GcReport, OpenStoreError, StoreConfig, VerifyReport};
 pub use format::SegmentError;
 pub use shared::SharedStore;
 
-/// Why a chunk is put into the store: what nobody asked for yet is the first to go.
+/// Why a chunk is put into the store: prefetched chunks without a use are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Somebody waits for it.
+    /// A client waits for it.
     Demand,
     /// It was fetched ahead, or in the background.
     Prefetch,
 }
 
-/// What a put did.
+/// The result of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
     /// The chunk was written.
     Stored,
-    /// It was there already.
+    /// It was stored already.
     Present,
 }
 
-/// Why a chunk was not kept. Losing a put loses nothing but speed: serve the bytes, and go on.
+/// Why a chunk was not kept. Losing a put loses nothing but speed: serve the bytes, and continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutError {
     /// The bytes are not the ones that the id names: they were damaged or forged on their way.
     #[error("the content has the hash {found}, not {id}")]
     WrongId {
-        /// What was promised.
+        /// The id that was given.
         id: ChunkId,
-        /// What came.
+        /// The id of the bytes.
         found: ChunkId,
     },
     /// It is empty, or longer than [`CHUNK_MAX`].
     #[error("a chunk has 1 to {CHUNK_MAX} bytes, not {bytes}")]
     Length {
-        /// How long it is.
+        /// Its length.
         bytes: usize,
     },
-    /// There is no room, and nothing that may go: what is there is pinned, or the disk is full.
+    /// There is no space, and nothing can be evicted: all is pinned, or the disk is full.
     #[error("no space for a chunk; unpin sources, or make the store larger")]
     Full,
-    /// The disk failed.
+    /// An I/O error.
     #[error("cannot write {path}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -67,40 +67,40 @@ pub enum PutError {
 /// What a store holds, and what happened to it since it was opened. Bytes are of records as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Chunks that are there.
+    /// Stored chunks.
     pub chunks: u64,
-    /// Bytes that they take as stored.
+    /// Their bytes as stored.
     pub stored_bytes: u64,
     /// Their bytes, decompressed.
     pub raw_bytes: u64,
-    /// Bytes of files, dead records included; none for a store in memory.
+    /// Bytes of files, including dead records; 0 for a store in memory.
     pub disk_bytes: u64,
-    /// Bytes that it may take.
+    /// The limit of its bytes.
     pub budget_bytes: u64,
     /// Chunks that are there and pinned.
     pub pinned: u64,
-    /// Gets that were answered.
+    /// Gets that were hits.
     pub hits: u64,
-    /// Gets that were not.
+    /// Gets that were misses.
     pub misses: u64,
     /// Records that were damaged or torn, found while opening or reading.
     pub damaged: u64,
-    /// Chunks that had to go to make room.
+    /// Chunks that were evicted.
     pub evicted: u64,
     /// Puts that were refused.
     pub refused: u64,
 }
 
-/// Who keeps chunks: a cache, which may miss, and loses nothing but speed with all it holds.
+/// A store of chunks: a cache, which may miss, and whose loss costs only speed.
 ///
-/// Calls are synchronous, from any number of threads. A get waits for no put.
+/// Calls are synchronous, from any number of threads. A get does not wait for a put.
 pub trait ChunkStore: Send + Sync {
-    /// Returns a chunk as it is stored, unless it is not there. What was damaged on the disk is not
-    /// there. The receiver compares the id: see [`Stored::open`]. `class` says whether anybody waits
-    /// for it: what nobody does goes sooner.
+    /// Returns a chunk as it is stored, if it is. A chunk that is damaged on the disk counts as missing.
+    /// The receiver compares the id: see [`Stored::open`]. `class` is whether a client waits
+    /// for it: prefetched chunks are evicted sooner.
     fn get(&self, id: &ChunkId, class: Class) -> Option<Stored>;
 
-    /// As [`get`](Self::get), but only if nobody has to wait for a disk; otherwise nothing is
+    /// As [`get`](Self::get), but only if it need not wait for a disk; otherwise nothing is
     /// noted, and a get tells more.
     fn get_now(&self, id: &ChunkId, class: Class) -> Option<Stored> {
         let _ = (id, class);
@@ -113,13 +113,13 @@ pub trait ChunkStore: Send + Sync {
         let _ = (id, class);
     }
 
-    /// Returns whether a get would most likely find the chunk; notes no use of it.
+    /// Returns whether a get would most likely find the chunk; does not count as a use.
     fn contains(&self, id: &ChunkId) -> bool;
 
-    /// Keeps the chunk whose bytes are `raw`, and makes room for it.
+    /// Stores the chunk whose bytes are `raw`, and evicts others for it.
     ///
     /// # Errors
-    /// If the bytes are not what `id` names, or there is no room for them. The store goes on.
+    /// If the bytes do not match `id`, or there is no space for them. The store stays usable.
     fn put(&self, id: &ChunkId, raw: &[u8], class: Class) -> Result<PutOutcome, PutError>;
 
     /// Keeps a chunk in the form in which it came, after whoever has it
@@ -140,11 +140,11 @@ pub trait ChunkStore: Send + Sync {
         self.put(id, &raw, class)
     }
 
-    /// Keeps chunks from being evicted, those that come later, too, until each is unpinned as often
-    /// as it was pinned. Pins die with the process: who serves an image pins it anew.
+    /// Prevents the eviction of chunks, including ones that are added later, until each is unpinned as
+    /// often as it was pinned. Pins end with the process.
     fn pin(&self, ids: &[ChunkId]);
 
-    /// Undoes one [`pin`](Self::pin) of each chunk; what is not pinned stays so.
+    /// Undoes one [`pin`](Self::pin) of each chunk; one that is not pinned is unchanged.
     fn unpin(&self, ids: &[ChunkId]);
 
     /// Returns what the store holds, and what happened to it.

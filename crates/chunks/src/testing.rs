@@ -37,7 +37,7 @@ impl MemStore {
         }
     }
 
-    /// Puts any bytes under any id, as a disk that lies would.
+    /// Puts any bytes under any id, as a faulty disk would.
     pub fn forge(&self, id: ChunkId, stored: Stored) {
         self.state().chunks.insert(id, stored);
     }
@@ -122,7 +122,7 @@ impl ChunkStore for MemStore {
     }
 }
 
-/// Works like what it wraps for a number of gets and puts, then misses all and refuses all.
+/// Works like the wrapped store for a number of gets and puts, then misses and refuses all.
 #[derive(Debug)]
 pub struct FaultyStore<S> {
     inner: S,

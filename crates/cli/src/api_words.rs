@@ -15,6 +15,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("nic.key", "--nic-key"),
     ("nic.name", "--nic-name"),
     ("nic.origin", "--origin"),
+    ("nic.others", "--nic ADDR"),
     ("nic.source", "--nic-source NAME"),
     ("nic.tls", "--nic-tls"),
     ("`redirect_networks`", "--redirect-network"),

@@ -1,5 +1,6 @@
 //! The program `bootimg`: records boots, keeps boot images, brings them into memory.
 
+mod bench;
 mod engine_args;
 mod from_trace;
 mod gc;
@@ -45,6 +46,7 @@ pub struct Bootimg {
 #[derive(Debug, Subcommand)]
 enum BootimgCommand {
     Record(record::RecordArgs),
+    Bench(bench::BenchArgs),
     FromTrace(from_trace::FromTraceArgs),
     Prewarm(prewarm::PrewarmArgs),
     Ls(images::LsArgs),
@@ -92,6 +94,9 @@ fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
         BootimgCommand::Record(command) => {
             // A source may never answer, and until it has there is nothing to undo.
             record::run(command, store, run_dir, &Interrupt::install_abrupt()?)
+        }
+        BootimgCommand::Bench(command) => {
+            bench::run(command, store, run_dir, &Interrupt::install_abrupt()?)
         }
         BootimgCommand::UnpackImage(command) => record::unpack(command),
         BootimgCommand::FromTrace(command) => from_trace::run(command, store, &interrupt()?),

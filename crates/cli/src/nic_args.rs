@@ -12,9 +12,10 @@ use node_api::nic::{NicName, NicSpec};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "SmartNIC")]
 pub(crate) struct NicArgs {
-    /// Address of the block service of nicfetch: HOST:PORT, unix:PATH or vsock:CID:PORT
+    /// Address of the block service of nicfetch: HOST:PORT, unix:PATH or vsock:CID:PORT; can be repeated, for others
+    /// that have the same sources and are asked when one is late, lies or goes away
     #[arg(long, value_name = "ADDR")]
-    pub(crate) nic: Option<Address>,
+    pub(crate) nic: Vec<Address>,
     /// Name of this local source at the service; NAME@ID requires the index with this id
     #[arg(long, value_name = "NAME", requires = "nic")]
     nic_source: Option<NicName>,
@@ -53,20 +54,23 @@ impl NicArgs {
     /// # Errors
     /// If the current directory cannot be told.
     pub(crate) fn spec(&self) -> anyhow::Result<Option<NicSpec>> {
-        let Some(address) = &self.nic else {
-            return Ok(None);
-        };
         let whole = |path: &Path| {
             let path = std::path::absolute(path);
             path.context("finding the current directory")
         };
         let optional = |path: &Option<PathBuf>| path.as_deref().map(whole).transpose();
-        let address = match address {
-            Address::Unix(path) => Address::Unix(whole(path)?),
-            other => other.clone(),
+        let address = |address: &Address| match address {
+            Address::Unix(path) => whole(path).map(Address::Unix),
+            other => Ok(other.clone()),
+        };
+        let addresses: anyhow::Result<Vec<_>> = self.nic.iter().map(address).collect();
+        let mut addresses = addresses?.into_iter();
+        let Some(first) = addresses.next() else {
+            return Ok(None);
         };
         Ok(Some(NicSpec {
-            address,
+            address: first,
+            others: addresses.collect(),
             source: self.nic_source.clone(),
             name: self.nic_name.clone(),
             key: optional(&self.nic_key)?,

@@ -71,6 +71,7 @@ fn client(dir: &Path, name: &str) -> Client {
     };
     let client = Client::start(ClientConfig {
         address: Address::Unix(dir.join("blocks.sock")),
+        others: Vec::new(),
         name: name.as_bytes().to_vec(),
         key: None,
         tls: None,

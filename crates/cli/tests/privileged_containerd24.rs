@@ -12,8 +12,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use cri::api::{ImageFsInfo, Status};
-use cri::{Cri, Images, Pod};
+use cri::api::ImageFsInfo;
+use cri::{Cri, Images, Pod, until_pods_are_possible};
 use lab::service::{Service, signal_to};
 use lab::{Lab, busybox_root, noise, ok, until};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -22,17 +22,6 @@ use node::{IMAGE, Node, archive, pack};
 use testkit::registries::{Kind, Proxy, Registry};
 
 const READ: &str = "cat /srv/greeting; md5sum </srv/noise";
-
-fn until_pods_are_possible(cri: &Cri) {
-    until("pods to be possible", || {
-        let Ok(reply) = cri.try_call(Status {}) else {
-            return false;
-        };
-        let status = reply.status.unwrap();
-        let mut conditions = status.conditions.iter();
-        conditions.any(|condition| condition.kind == "RuntimeReady" && condition.holds)
-    });
-}
 
 #[test]
 fn privileged_pods_run_with_the_packaged_configuration_and_the_second_reads_nothing() {

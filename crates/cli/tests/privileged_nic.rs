@@ -375,6 +375,7 @@ fn forge(lab: &Lab, address: &str) {
     let forged = fs::read(forged).unwrap();
     let liar = ClientConfig {
         address: address.parse().unwrap(),
+        others: Vec::new(),
         name: b"liar".to_vec(),
         key: None,
         tls: None,

@@ -41,6 +41,33 @@ fn same(source: &Path, mountpoint: &Path) {
     ok(Command::new("diff").arg("-r").args([source, mountpoint]));
 }
 
+/// The node connects its worker to both, whose sockets the worker may not reach.
+#[test]
+fn privileged_readers_read_on_from_the_other_service_when_one_dies() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let source = imported(&service);
+    let nic = Nic::start(&lab);
+    let second = format!("unix:{}", lab.path("second.sock").display());
+    let second = Nic::second(&lab, &second, &["--blocks-open"]);
+    let mountpoint = mounted(&service, &nic, "mnt", &["--nic", &second.address]);
+    let readers = Readers::start(&mountpoint);
+    readers.until_more();
+    nic.kill();
+    readers.until_more();
+    service.kill_worker(&mountpoint, Signal::SIGKILL);
+    readers.until_more();
+    same(&source, &mountpoint);
+    let status = nic_of(&service, &mountpoint);
+    let services = status["services"].as_array().unwrap();
+    assert_eq!(services.len(), 2, "{status}");
+    assert_eq!(services[0]["asked"], false, "{status}");
+    assert_eq!(services[1]["asked"], true, "{status}");
+    assert_eq!(status["failed_reads"], 0, "{status}");
+    readers.stop();
+    lab.umount(&mountpoint);
+}
+
 #[test]
 fn privileged_whoever_dies_readers_of_a_block_service_read_on() {
     let lab = Lab::new();

@@ -8,11 +8,14 @@ mod lab;
 mod node;
 
 use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
-use cri::api::Status;
-use cri::{Annotations, Cri, Images, sandbox_config};
+use cri::{Annotations, Cri, Images, sandbox_config, until_pods_are_possible};
 use lab::{Lab, until};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use node::{Node, archive};
+use rawio::resident::Resident;
 
 /// Returns how often the snapshotter had both layers of the image warmed for a pod.
 fn warmed(node: &Node<'_>, pod: &str) -> usize {
@@ -28,6 +31,110 @@ fn registered(node: &Node<'_>) -> usize {
     said.matches("layers are warmed for pods").count()
 }
 
+const NOISE: usize = 1_000_000;
+const READ: &str = "md5sum </srv/noise";
+
+/// Returns the files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let found = entries.flat_map(|entry| match entry.file_type().unwrap() {
+        kind if kind.is_dir() => files(&entry.path()),
+        kind if kind.is_file() => vec![entry.path()],
+        _ => Vec::new(),
+    });
+    found.collect()
+}
+
+/// Has the kernel forget the content of all layers, as they are served and as they lie on the disk.
+fn evict(node: &Node<'_>, dir: &str) {
+    for path in files(&node.root().join(dir)) {
+        let file = File::open(path).unwrap();
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    }
+}
+
+/// Returns whether a file is in the page cache of its mount.
+fn is_there(path: &Path) -> bool {
+    let file = File::open(path).unwrap();
+    let len = file.metadata().unwrap().len();
+    Resident::look(&file, 0..len).unwrap().is_all()
+}
+
+/// Returns how many reads the served layers were asked for, and how many bytes the snapshotter had from disks.
+fn read_so_far(node: &Node<'_>) -> (u64, u64) {
+    let io = fs::read_to_string(format!("/proc/{}/io", node.status()["pid"])).unwrap();
+    let bytes = io
+        .lines()
+        .find_map(|line| line.strip_prefix("read_bytes: "));
+    (node.reads(), bytes.unwrap().parse().unwrap())
+}
+
+/// Evicts all pages, waits until `prepare` has brought back those of a boot, and starts what reads them: nothing
+/// is read. Other tests may have pages dropped in the middle, so it is done again then.
+fn comes_back<T>(node: &Node<'_>, prepare: impl Fn(u32) -> T, start: impl Fn(u32, T)) {
+    let served = files(&node.root().join("served")).into_iter();
+    let noise: Vec<PathBuf> = served.filter(|path| path.ends_with("srv/noise")).collect();
+    assert_eq!(noise.len(), 1);
+    let mut number = 0;
+    until("a start that reads nothing", || {
+        number += 1;
+        evict(node, "served");
+        assert!(!is_there(&noise[0]));
+        let prepared = prepare(number);
+        until("the pages to be back", || {
+            is_there(&noise[0]) && node.is_warm()
+        });
+        // Who reads of the directories would have to ask the disk.
+        evict(node, "snapshots");
+        let before = read_so_far(node);
+        start(number, prepared);
+        read_so_far(node) == before
+    });
+}
+
+#[test]
+fn privileged_pages_that_were_evicted_come_back_before_a_container_starts() {
+    let lab = Lab::new();
+    let images = Images::new(&lab, &archive(&lab, NOISE));
+    let app = images.app();
+    let flags = ["--auto-record", "--until", "quiet:0.5"];
+    let node = Node::start_today_with_nri(&lab, &flags, &images.config_of_today(&lab));
+    let cri = Cri::of(&node);
+    until_pods_are_possible(&cri);
+    until("the snapshotter to register", || registered(&node) == 1);
+    cri.pull(&app);
+    let first = cri.pod("web", &app);
+    first.exec(READ);
+    until("the first boot to be kept", || {
+        node.first_boot(&first.container).0 == "recorded"
+    });
+    first.remove();
+    until("all layers to be served", || {
+        node.served() == 3 && node.is_warm()
+    });
+
+    // When the sandbox of a pod is made, which had the image before.
+    let config = sandbox_config("web", &HashMap::new());
+    let sandbox = |_| cri.sandbox(&config);
+    comes_back(&node, sandbox, |_, sandbox| {
+        let pod = cri.start_in(sandbox, &config, &app, &HashMap::new());
+        pod.exec(READ);
+        pod.remove();
+    });
+
+    // When a container is prepared of which nobody was told.
+    let id = |number: u32| format!("evicted-{}-{number}", std::process::id());
+    let create = |number: u32| {
+        let create = ["--namespace", "k8s.io", "containers", "create", &app];
+        node.ctr(&[&create[..], &[&id(number), "/bin/sh", "-c", READ]].concat());
+    };
+    comes_back(&node, create, |number, ()| {
+        let in_namespace = ["--namespace", "k8s.io"];
+        node.ctr(&[&in_namespace[..], &["tasks", "start", &id(number)]].concat());
+        node.ctr(&[&in_namespace[..], &["containers", "rm", &id(number)]].concat());
+    });
+}
+
 #[test]
 fn privileged_layers_are_warmed_before_the_containers_of_a_pod_are_made() {
     let lab = Lab::new();
@@ -36,14 +143,7 @@ fn privileged_layers_are_warmed_before_the_containers_of_a_pod_are_made() {
     let flags = ["--auto-record", "--until", "quiet:0.5"];
     let mut node = Node::start_today_with_nri(&lab, &flags, &images.config_of_today(&lab));
     let cri = Cri::of(&node);
-    until("pods to be possible", || {
-        let Ok(reply) = cri.try_call(Status {}) else {
-            return false;
-        };
-        let conditions = reply.status.unwrap().conditions;
-        let mut conditions = conditions.iter();
-        conditions.any(|it| it.kind == "RuntimeReady" && it.holds)
-    });
+    until_pods_are_possible(&cri);
     until("the snapshotter to register", || registered(&node) == 1);
     cri.pull(&app);
     let first = cri.pod("web", &app);

@@ -5,7 +5,6 @@
 
 #[cfg(target_arch = "x86_64")]
 mod broken;
-mod cri;
 mod fair;
 mod lab;
 mod node;
@@ -18,10 +17,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use cri::{Cri, Images};
 use fair::Network;
 use lab::{Lab, busybox_root, fails, json, noise, ok, until};
-use node::{IMAGE, Node, archive};
+use node::{IMAGE, Node};
 use oci::digest_of;
 use serde_json::Value;
 use testkit::layouts::{LayoutDir, gzip, layer, named};
@@ -248,40 +246,6 @@ fn privileged_a_pulled_image_is_what_containerd_makes_of_it() {
     until("their layers to go", || node.directories() == 4);
     node.forget_everything();
     assert_nothing_is_left(&node);
-}
-
-#[test]
-fn privileged_a_kubelet_uses_what_was_pulled() {
-    let lab = Lab::new();
-    let images = Images::new(&lab, &archive(&lab, 1_000_000));
-    let network = Network::before(images.port());
-    let node = Node::start_with(&lab, &[], "root", &images.config(&lab));
-    let app = format!("127.0.0.1:{}/small:1", network.port);
-    let report = json(pull(&lab, &node, &app).args(["--namespace", "k8s.io"]));
-    assert_eq!(went(&report), ["disk"; 2]);
-    // Whoever asks for a layer now waits for ever.
-    let manifest = ok(Command::new("skopeo")
-        .args(["inspect", "--raw", "--tls-verify=false"])
-        .arg(format!("docker://{}", images.app())));
-    let manifest: Value = serde_json::from_str(&manifest).unwrap();
-    let asked = Arc::new(AtomicBool::new(false));
-    for layer in manifest["layers"].as_array().unwrap() {
-        let hex = layer["digest"].as_str().unwrap().replace("sha256:", "");
-        let asked = Arc::clone(&asked);
-        network.hold(hex, move || {
-            asked.store(true, SeqCst);
-            true
-        });
-    }
-    let cri = Cri::of(&node);
-    cri.pull(&app);
-    assert!(!asked.load(SeqCst), "a layer was downloaded again");
-    let pod = cri.pod("pulled", &app);
-    assert_eq!(pod.exec("cat /srv/greeting"), "hello");
-    pod.remove();
-    cri.remove_image(&app);
-    cri.remove_image(&images.pause());
-    until("all layers to go", || node.directories() == 0);
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! The system calls that a process may make, by seccomp.
 //!
-//! What a call is there for stands in the list (`calls/lists.rs`). There are three kinds:
+//! The lists (`calls/lists.rs`) have a reason for each call. There are three kinds:
 //!
 //! - *Listed* calls are allowed, some with certain arguments only.
-//! - What only an intruder would do, such as to execute a program or to mount, **kills** the
-//!   process. Nothing of ours does it after the start, and an intruder gets no second try; the
+//! - Calls that only an attacker makes, such as executing a program or mounting, **kill** the
+//!   process. Our code never makes them after the start, and an attacker gets no second try; the
 //!   mounts are taken over by a successor.
-//! - Every other call is **refused with `ENOSYS`**, as by a kernel that does not know it. Killing
-//!   would let a new C library that tries a new call first take the mounts away, and `EPERM`
-//!   would keep it from trying the old one then. A call that our own code lacks must not hide
-//!   like this: tests have it kill the process ([`Unlisted::Kills`]).
+//! - Every other call is **refused with `ENOSYS`**, as by a kernel that does not support it. Killing
+//!   would end the mounts if a new C library tries a new call first, and `EPERM`
+//!   would keep it from falling back to the old one. A call that is missing in the list must not stay
+//!   unnoticed: tests have it kill the process ([`Unlisted::Kills`]).
 
 pub(crate) mod lists;
 
@@ -28,15 +28,15 @@ use lists::{Argument, Call, Is};
 /// What a process does with its system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// Serves mounts that others make and take away.
+    /// Serves mounts that another process makes and unmounts.
     Serve,
-    /// The same, and asks somebody over connections that another process makes.
+    /// The same, and uses a service over connections that another process makes.
     ServeAndAsk,
-    /// The same, and asks somebody on the network.
+    /// The same, and uses a service on the network.
     ServeAndConnect,
-    /// The same, but the one who is asked listens in the file system.
+    /// The same, with a service that listens in the file system.
     ServeAndCall,
-    /// Moves mounts to their places and away, for others.
+    /// Attaches and unmounts mounts, for other processes.
     Mount,
 }
 
@@ -50,7 +50,7 @@ pub enum Unlisted {
     Kills,
 }
 
-/// Allows the process, with all threads that it has and will have, the calls of a set, for ever.
+/// Allows the process, with all threads that it has and will have, only the calls of a set, for good.
 ///
 /// # Errors
 /// If the kernel refuses, or a thread has a filter of its own.
@@ -114,8 +114,8 @@ pub enum Programs {
     Never,
 }
 
-/// Has the process, with all threads that it has and will have, killed over what only an intruder
-/// does, and allows it all else: for who mounts, and whose calls no list could name.
+/// Makes calls that only an attacker makes kill the process, with all threads that it has and will have,
+/// and allows all others: for processes that mount, whose calls cannot be listed.
 ///
 /// # Errors
 /// As [`allow_only`].
@@ -146,7 +146,7 @@ fn apply(filter: &BpfProgram) -> Result<(), ConfineError> {
     }
 }
 
-/// Compiles lists of calls: `listed` is what becomes of them, `otherwise` of all others.
+/// Compiles lists of calls: `listed` is the action for them, `otherwise` for all others.
 pub(crate) fn program(
     lists: &[&[Call]],
     listed: SeccompAction,

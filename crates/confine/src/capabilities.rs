@@ -5,10 +5,10 @@ use nix::unistd::geteuid;
 
 use crate::ConfineError;
 
-/// Gives up all capabilities of the calling thread but `keep`, and the way to get others back by
+/// Drops all capabilities of the calling thread but `keep`, and prevents gaining others by
 /// executing a program. Threads that it starts later have no more than it has.
 ///
-/// Of `keep`, what the thread does not have it does not get.
+/// Capabilities of `keep` that the thread does not have are not added.
 ///
 /// # Errors
 /// If the kernel refuses.

@@ -12,9 +12,9 @@ pub enum ConfineError {
     /// A step failed.
     #[error("{doing} failed")]
     Step {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// The capabilities cannot be given up.

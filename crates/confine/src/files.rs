@@ -1,11 +1,11 @@
-//! The files that a process may open, and the ports that it may call, by Landlock.
+//! The files that a process may open, and the ports that it may connect to, by Landlock.
 //!
-//! Landlock looks at the path by which a file is opened. Descriptors that the process has already
-//! keep what they can, and files that are opened as paths only (`O_PATH`) need no right. It also
-//! forbids everything that changes the table of mounts, whatever capabilities there are: who has
-//! to mount or unmount cannot have it.
+//! Landlock checks the path by which a file is opened. Descriptors that the process has already
+//! keep their rights, and files that are opened as paths only (`O_PATH`) need none. It also
+//! forbids all changes of the mount table, whatever the capabilities: a process that has to
+//! mount or unmount cannot use it.
 //!
-//! The kernel may know less of it than is asked for, or nothing: then the rest is what counts.
+//! The kernel may support only a part of it, or none: then the other restrictions remain.
 
 use std::path::PathBuf;
 
@@ -22,12 +22,12 @@ const NEWEST: ABI = ABI::V6;
 /// What may be opened for reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// Whatever permissions allow. For who is handed descriptors of places that nobody knows when
-    /// the process starts.
+    /// Whatever permissions allow. For processes that receive descriptors of places that are unknown at
+    /// their start.
     All,
-    /// What is beneath these paths, and beneath those that may be written.
+    /// Files beneath these paths, and beneath those that may be written.
     Beneath(Vec<PathBuf>),
-    /// The same of what files have in them; directories may be listed anywhere. For who is handed
+    /// The same for the content of files; directories may be listed anywhere. For processes that receive
     /// descriptors of directories, and of no file.
     ContentBeneath(Vec<PathBuf>),
 }
@@ -35,13 +35,13 @@ pub enum Reads {
 /// Which files may be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// For reading.
+    /// Paths for reading.
     pub reads: Reads,
-    /// For writing, making and removing: what is beneath these paths. One that does not exist is
-    /// left out.
+    /// Paths for writing, creating and removing: files beneath them. Missing ones are
+    /// skipped.
     pub writes: Vec<PathBuf>,
-    /// Beneath these paths, empty directories may be removed: for who removes its own, which lies where
-    /// others' do.
+    /// Beneath these paths, empty directories may be removed: for processes that remove their own in a shared
+    /// parent.
     pub clears: Vec<PathBuf>,
     /// What may be done with TCP ports.
     pub ports: Ports,
@@ -50,16 +50,16 @@ pub struct Files {
 /// What may be done with TCP ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ports {
-    /// These may be called, and none be opened.
+    /// Connections to these are allowed, and listening on none.
     Called(Vec<u16>),
     /// Any may be called, and these be opened; 0 is one that the system chooses.
     Opened(Vec<u16>),
 }
 
 impl Files {
-    /// Confines the calling thread, and all that it starts, to these files. Nothing can be
-    /// executed, nothing else be done with ports, nobody outside be signalled, and no socket
-    /// of the abstract namespace that somebody outside has be called.
+    /// Confines the calling thread, and all that it starts, to these files. It cannot execute programs,
+    /// use other ports, signal processes outside, or connect to abstract unix sockets of processes
+    /// outside.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -1,11 +1,11 @@
-//! What a program of somebody else may not ask of the kernel, by seccomp.
+//! System calls that an untrusted program must not make, by seccomp.
 //!
-//! Our own processes have lists of what they do, and all else is refused (`calls`). A program that
-//! nobody knows cannot have such a list. Here everything is allowed but what reaches out of a
-//! sandbox or into parts of the kernel that no ordinary program needs:
+//! Our own processes have lists of their calls, and all others are refused (`calls`). For an
+//! unknown program there is no such list. Here all calls are allowed except those that reach out of a
+//! sandbox or into parts of the kernel that ordinary programs do not need:
 //!
-//! - what only an intruder does **kills** the program;
-//! - what a program may try and do without is **refused with `EPERM`**, or with `ENOSYS` if libc
+//! - calls that only an attacker makes **kill** the program;
+//! - calls that a program may try and can do without are **refused with `EPERM`**, or with `ENOSYS` if libc
 //!   has an older call for it, whose arguments can be checked.
 //!
 //! The filters are for processes that are started with them, so they are returned and not applied.
@@ -22,8 +22,8 @@ use crate::calls::{lists, program};
 /// One instruction of a filter: code, jumps if true and if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// Returns the filters that a program needs, and that whoever starts programs can have himself, so that
-/// they inherit them: the kernel takes longer to read a filter than for most other steps of a start.
+/// Returns the filters for a program that its starter can have as well, so that they
+/// are inherited: loading a filter takes the kernel longer than most other steps of a start.
 ///
 /// # Errors
 /// If a list does not compile.
@@ -68,7 +68,7 @@ const LOAD_NUMBER: Instruction = (0x20, 0, 0, 0);
 /// `BPF_RET | BPF_K` with `SECCOMP_RET_ERRNO | ENOSYS`.
 const MISSING: Instruction = (0x06, 0, 0, 0x0005_0000 | 38);
 
-/// Has one call fail as if the kernel did not know it. What follows goes on with all others.
+/// Makes one system call fail as if the kernel did not know it. All others continue with the next instructions.
 const fn missing(number: u32) -> [Instruction; 3] {
     /// `BPF_JMP | BPF_JEQ | BPF_K`.
     const IF_EQUAL: u16 = 0x15;
@@ -76,7 +76,7 @@ const fn missing(number: u32) -> [Instruction; 3] {
 }
 
 /// Returns a Landlock ruleset that keeps a process from the abstract unix sockets of others and from
-/// signalling them, or nothing if the kernel does not know it (Linux before 6.12). It is for a process
+/// signalling them, or `None` if the kernel does not support it (Linux before 6.12). It is for a process
 /// that shares the network of the machine.
 ///
 /// # Errors

@@ -17,14 +17,14 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Makes the calling process, which has one thread yet, be this user for ever. It keeps its
-    /// capabilities: which of them it can do without is for
-    /// [`keep_only`](crate::capabilities::keep_only) to say.
+    /// Changes the user of the calling process, which must have one thread, for good. It keeps its
+    /// capabilities: [`keep_only`](crate::capabilities::keep_only) drops those that it does not
+    /// need.
     ///
-    /// The kernel takes such a process for one that others of the same user must not look into.
+    /// The kernel then protects the process from inspection by others of the same user.
     ///
     /// # Errors
-    /// If the process may not become somebody else.
+    /// If the process may not change its user.
     pub fn assume(self) -> Result<(), ConfineError> {
         let Self { uid, gid } = self;
         let doing = "becoming another user";

@@ -1,13 +1,13 @@
-//! Takes from a process what it does not need.
+//! Drops the privileges that a process does not need.
 //!
 //! A process that serves a mount reads boot images from registries and answers requests of
-//! whatever runs in a container. Should one of them find a hole in it, that must not be a way to
-//! the rest of the machine. So a serving process gives up, before it serves:
+//! containers. If one of them exploits a bug in it, the attacker must not reach
+//! the rest of the machine. So a serving process drops, before it serves:
 //!
 //! - being root, if it is to be [another user](identity);
-//! - all [capabilities] but those it names, and any way to new ones
+//! - all [capabilities] but those it names, and all ways to gain new ones
 //!   (`no_new_privs`);
-//! - the [files] it does not read or write, by Landlock, as far as the kernel knows it;
+//! - the [files] it does not read or write, by Landlock, as far as the kernel supports it;
 //! - the [system calls](calls) it does not make, by seccomp.
 //!
 //! [`Confinement::apply`] does all of it, in a process that has one thread yet. A process that
@@ -56,10 +56,10 @@ pub use error::ConfineError;
 pub use files::{Files, Ports, Reads};
 pub use identity::Identity;
 
-/// What a process keeps.
+/// The privileges that a process keeps.
 #[derive(Clone, Debug)]
 pub struct Confinement {
-    /// Who it becomes; `None` leaves it who it is.
+    /// The user that it becomes; `None` for no change.
     pub identity: Option<Identity>,
     /// The capabilities that it keeps, if it has them.
     pub capabilities: Vec<Capability>,
@@ -72,11 +72,11 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Confines the process, for ever, and everything that it starts.
+    /// Confines the process, and everything that it starts, for good.
     ///
     /// # Errors
-    /// If the process has more than one thread: the others would stay as they are. If the kernel
-    /// refuses; the process may then be confined in part, and should not go on.
+    /// If the process has more than one thread: the others would not be confined. If a system call
+    /// fails; the process may then be confined in part, and should end.
     pub fn apply(&self) -> Result<(), ConfineError> {
         let threads = std::fs::read_dir("/proc/self/task")
             .map_err(ConfineError::step("counting threads"))?

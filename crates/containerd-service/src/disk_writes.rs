@@ -1,13 +1,13 @@
-//! How fast the disk below a directory writes, as it was seen to, and what waits for it.
+//! The measured write rate of the disk below a directory, and the data that waits to be written.
 //!
-//! What the kernel itself takes for a disk's rate is wrong where it was tried, and how long a disk was busy
-//! knows nothing of a limit that holds requests back before they reach it
-//! (docs/adr/0013-a-disk-is-known-by-what-it-wrote.md). What is always true is how many bytes were written,
-//! and when all was on the disk.
+//! The kernel's own estimate of a disk's rate was wrong where it was tried, and the time that a disk was busy
+//! does not show a limit that delays requests before they reach it
+//! (docs/adr/0013-a-disk-is-known-by-what-it-wrote.md). Two facts are reliable: how many bytes were written,
+//! and when all were on the disk.
 //!
-//! A rate is kept in the run directory, which is as old as the device's number: whoever unpacks layers
-//! on this machine knows what others have seen. It is forgotten after an hour: what a volume may write
-//! changes, and who takes a disk for slower than it is gives it nothing to show otherwise.
+//! A rate is stored in the run directory, which is as old as the device's number: all processes that unpack
+//! layers on this machine share it. It expires after an hour: the limit of a volume may change, and a process
+//! that underestimates a disk writes too little to it to notice.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -30,7 +30,7 @@ const WAITING_MAX: u64 = 1 << 30;
 /// The kernel counts in these, whatever the disk has.
 const SECTOR: u64 = 512;
 
-/// The disk that a directory lies on.
+/// The disk below a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DiskWrites {
     /// As in `8:0`; of a partition, that of the whole disk.
@@ -53,7 +53,7 @@ pub(crate) struct Measuring {
 }
 
 impl DiskWrites {
-    /// Returns the disk of a file or a directory; `None` if it cannot be looked at.
+    /// Returns the disk of a file or a directory; `None` if it cannot be examined.
     pub(crate) fn below(path: &Path) -> Option<Self> {
         let device = fs::metadata(path).ok()?.dev();
         let number = format!("{}:{}", major(device), minor(device));
@@ -68,13 +68,13 @@ impl DiskWrites {
         })
     }
 
-    /// Returns what is known of its rate, if somebody has seen it of late.
+    /// Returns its rate, if it was measured recently.
     pub(crate) fn rate(&self, run_dir: &RunDir) -> Option<Rate> {
         let (rate, age) = self.kept(run_dir)?;
         (age < KEPT).then_some(rate)
     }
 
-    /// Returns whether somebody has measured it so short a time ago.
+    /// Returns whether it was measured within this time.
     pub(crate) fn is_known_since(&self, age: Duration, run_dir: &RunDir) -> bool {
         self.kept(run_dir).is_some_and(|(_, of)| of < age)
     }
@@ -87,16 +87,16 @@ impl DiskWrites {
         Some((rate, Duration::from_secs(age)))
     }
 
-    /// Returns how many bytes wait to be written to it, or are being, as far as the kernel says: where
-    /// debugfs is not to be seen, 0.
+    /// Returns how many bytes wait to be written to it, or are being written, according to the kernel; 0
+    /// where debugfs is not accessible.
     pub(crate) fn waiting(&self) -> u64 {
         let stats = format!("/sys/kernel/debug/bdi/{}/stats", self.number);
         let stats = fs::read_to_string(stats).unwrap_or_default();
         kilobytes(&stats, &["BdiWriteback:", "BdiReclaimable:"])
     }
 
-    /// Begins to measure it, when something is about to be unpacked to it. `None` if nobody counts what
-    /// is written to it: it is no disk, or several; or if very much waits to be written, by whomever.
+    /// Begins to measure it, when a layer is about to be unpacked to it. `None` if its writes are not
+    /// counted: it is not a disk, or several; or if much other data waits to be written.
     pub(crate) fn measure(self) -> Option<Measuring> {
         let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
         if kilobytes(&meminfo, &["Dirty:", "Writeback:"]) > WAITING_MAX {
@@ -131,8 +131,8 @@ impl DiskWrites {
 }
 
 impl Measuring {
-    /// Waits until all that was unpacked below `dir` is on the disk, which may take a while, and keeps
-    /// the rate that this shows.
+    /// Waits until all that was unpacked below `dir` is on the disk, which may take a while, and stores
+    /// the measured rate.
     ///
     /// # Errors
     /// If the disk fails, or the run directory.

@@ -1,8 +1,8 @@
-//! `yolofs pull`: an image into containerd, each layer unpacked while it is being downloaded.
+//! `yolofs pull`: pulls an image into containerd; each layer is unpacked while it is being downloaded.
 //!
-//! containerd fetches a layer wholly before it unpacks it, and unpacks one after another. Here several
-//! layers are unpacked at once, each as it comes, in directories that the snapshotter `adopt`s
-//! by a rename: when the last byte is there, next to nothing is left to do.
+//! containerd fetches a layer completely before it unpacks it, and unpacks one after another. Here several
+//! layers are unpacked at once, each as it arrives, in directories that the snapshotter adopts
+//! by a rename: after the last byte little work is left.
 
 mod blobs;
 mod fetch;
@@ -34,7 +34,7 @@ use mounting::confinement::{Asks, Intake, Rights};
 use report::{LayerOutcome, LayerReport, PullReport};
 use wanted::{Layer, Wanted};
 
-/// What is pulled, and to where.
+/// A request to pull an image.
 #[derive(Clone, Debug)]
 pub struct PullRequest {
     /// The image.
@@ -49,7 +49,7 @@ pub struct PullRequest {
     pub concurrent: u8,
     /// What becomes of compressed layers.
     pub blobs: Blobs,
-    /// Whether nothing is done: it is only said what would be.
+    /// Whether nothing is pulled, and only the plan is reported.
     pub dry_run: bool,
 }
 
@@ -68,7 +68,7 @@ pub enum Blobs {
 /// Pulls. Confines this process first, so it must have one thread.
 ///
 /// # Errors
-/// If the image cannot be had, or containerd or the snapshotter do not take it; whatever came is gone then.
+/// If the image cannot be downloaded, or containerd or the snapshotter refuse it; downloaded data is removed then.
 pub fn pull(
     request: &PullRequest,
     registry: RegistryConfig,
@@ -99,7 +99,7 @@ fn check_blobs(request: &PullRequest) -> anyhow::Result<()> {
 }
 
 impl Blobs {
-    /// Returns what is right for a namespace: Docker needs them.
+    /// Returns the default for a namespace: Docker needs them.
     #[must_use]
     pub fn of(namespace: &str) -> Self {
         if namespace == DOCKER {

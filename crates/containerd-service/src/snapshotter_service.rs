@@ -68,13 +68,13 @@ pub struct SnapshotterSettings {
     pub upper_full: UpperFull,
     /// Fast place for layers that a pull waits for.
     pub layers_fast: Option<FastPlaceSpec>,
-    /// How it is told which layers these are.
+    /// How it is decided which layers these are.
     pub layers_by: LayersBy,
     /// Seconds without unpacking after which layers go from there to the disk.
     pub layers_stay: u64,
     /// Directory of the containerd that is served.
     pub containerd_root: PathBuf,
-    /// Who is answered about extended attributes where no file has any.
+    /// Which requests for extended attributes are answered where no file has any.
     pub xattrs: XattrAnswers,
     /// Whether the first boot of every image is recorded.
     pub auto_record: bool,
@@ -182,7 +182,7 @@ fn close_root(root: &Path) {
     }
 }
 
-/// Keeps containerd's snapshots, and serves their layers, until it is told to end.
+/// Serves containerd's snapshots and their layers, until it receives a request to end.
 ///
 /// # Errors
 /// If its directories cannot be used, or another one uses them.

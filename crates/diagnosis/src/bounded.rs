@@ -1,4 +1,4 @@
-//! Files and programs of others, read with bounds: none is trusted to be small, or to end.
+//! Foreign files and programs, read with bounds: none is trusted to be small, or to end.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,7 +15,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// How long an engine's program may take to print its configuration; it takes 0.1 s.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Reads a file, or returns `None` if it is not there.
+/// Reads a file, or returns `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Option<String>> {
     let reading = || format!("reading {}", path.display());
     let file = match File::open(path) {
@@ -37,7 +37,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Option<String>> {
         .with_context(|| format!("{} is not text", path.display()))
 }
 
-/// Runs a program that only prints, and returns what it prints.
+/// Runs a program that only prints, and returns its output.
 pub(crate) fn output(program: &Path, args: &[&str]) -> anyhow::Result<String> {
     let shown = format!("{} {}", program.display(), args.join(" "));
     let mut child = Command::new(program)

@@ -1,7 +1,7 @@
-//! A containerd: which version, from which configuration, and what that makes it do.
+//! A containerd: its version, its configuration, and how it behaves with that.
 //!
-//! containerd itself is asked what its files amount to (`containerd config dump`): how it merges imports,
-//! and what it silently drops of an older version's file, differs from release to release.
+//! containerd itself is asked for its effective configuration (`containerd config dump`): how it merges imports,
+//! and which parts of an older version's file it silently drops, differs from release to release.
 
 mod checks;
 mod drop_in;
@@ -40,10 +40,10 @@ pub struct Containerd {
     version: (u32, u32),
     version_text: String,
     pid: Option<u32>,
-    /// What the file says; empty if it is not there.
+    /// The content of the file; empty if it does not exist.
     main: Table,
     main_text: Option<String>,
-    /// What containerd makes of it and of what it imports.
+    /// containerd's effective configuration, with imports.
     effective: Table,
 }
 

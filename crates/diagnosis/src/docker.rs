@@ -179,10 +179,10 @@ impl Docker {
         findings
     }
 
-    /// Says what has to be written for layers to be served.
+    /// Returns the changes that make it use yolofs.
     ///
     /// # Errors
-    /// If this Docker cannot use yolofs as it is; the message says what to do.
+    /// If this Docker cannot use yolofs as it is; the message describes what to do.
     pub fn plan(&self, etc: &Path, systemd: &Path) -> anyhow::Result<Plan> {
         let mut plan = Plan::default();
         let running = self

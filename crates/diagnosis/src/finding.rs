@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// No problem.
     Fine,
     /// It works, slower or less safely than it could.
     Advice,
-    /// Something does not work.
+    /// A failure.
     Fault,
 }
 
@@ -19,9 +19,9 @@ pub enum Verdict {
 pub struct Finding {
     /// The name of the check; scripts may rely on it.
     pub check: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub verdict: Verdict,
-    /// What was found.
+    /// The finding.
     pub what: String,
     /// What to do about it; nothing where all is fine.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,14 +1,14 @@
-//! What is wrong on a machine that runs yolofs, and how its container engines are told of it.
+//! Problems of a machine that runs yolofs, and the configuration of its container engines.
 //!
-//! - [`Finding`]: one thing that was checked, what was found, and its cure;
-//! - [`Machine`]: what the kernel offers ([`Machine::check`]);
+//! - [`Finding`]: a check, its result, and a remedy;
+//! - [`Machine`]: the features of the kernel ([`Machine::check`]);
 //! - [`store`], [`nodes`], [`mounts`]: checks of our own parts;
-//! - [`Containerd`], [`Docker`]: what an engine is, what it is configured to do, the traps in that
-//!   (`check`), and what would have to be written for it to use yolofs (`plan`);
+//! - [`Containerd`], [`Docker`]: an engine, its configuration, known problems of that
+//!   (`check`), and the changes that make it use yolofs (`plan`);
 //! - [`Plan`]: files to write, which can be shown, applied and undone ([`plan::undo`]).
 //!
-//! Nothing here starts or restarts a service; what it runs are the engines' own programs, to ask for
-//! their version and for the configuration that they make of their files.
+//! Nothing here starts or restarts a service; it only executes the engines' own programs, to get
+//! their version and their effective configuration.
 //!
 //! ```
 //! use diagnosis::{Finding, Verdict};

@@ -41,7 +41,7 @@ impl Machine {
         release.trim().to_owned()
     }
 
-    /// Checks the kernel, FUSE, overlayfs, and what takes pages away.
+    /// Checks the kernel, FUSE, overlayfs, and reclaim of pages.
     #[must_use]
     pub fn check(&self) -> Vec<Finding> {
         let mut findings = vec![self.kernel_version(), self.fuse(), self.overlay()];

@@ -1,4 +1,4 @@
-//! How a mount does, in one word: the verdict of `yolofs status`, and a check of the doctor.
+//! The verdict on a mount: for `yolofs status`, and a check of the doctor.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use crate::finding::Finding;
 
 /// Beyond this divergence a boot is another than the recorded one ([`ServedStatus`]), in thousandths.
 const DIVERGED_PERMILLE: u64 = 200;
-/// Fewer misses tell nothing: whoever lists a directory has some.
+/// Fewer misses tell nothing: listing a directory causes some.
 const FEW_MISSES: u64 = 16;
 
-/// How a mount does.
+/// The verdict on a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountVerdict {
-    /// Boots find what was recorded.
+    /// Boots read what was recorded.
     AsRecorded,
     /// It has no boot image.
     NoImage,
@@ -23,22 +23,22 @@ pub enum MountVerdict {
     Prewarming,
     /// Its content was not brought into the page cache.
     NotPrewarmed,
-    /// The kernel dropped more than half of what was injected.
+    /// The kernel evicted more than half of the injected pages.
     Evicted,
     /// Files changed since the recording.
     Stale,
     /// Boots read much that was not recorded.
     Diverged,
-    /// It was read, and its boot image had none of that.
+    /// It was read, and no read was a hit in its boot image.
     NeverHit,
     /// Reads met damaged data in the boot image.
     Damaged,
-    /// Nobody serves it.
+    /// It is not served.
     NotServed,
 }
 
 impl MountVerdict {
-    /// Judges a mount by what it tells of itself; the worst comes first.
+    /// Returns the verdict for a status; the worst problem comes first.
     #[must_use]
     pub fn of(mount: &MountStatus) -> Self {
         let served = match mount.state {
@@ -79,7 +79,7 @@ impl MountVerdict {
         }
     }
 
-    /// Returns whether somebody should do something.
+    /// Returns whether the user should act.
     #[must_use]
     pub const fn is_trouble(self) -> bool {
         !matches!(self, Self::AsRecorded | Self::NoImage | Self::Prewarming)

@@ -14,27 +14,27 @@ use record::Record;
 
 pub use record::{Undone, undo};
 
-/// Where it is written down what was changed, unless told otherwise.
+/// The default path of the record of changes.
 pub const DEFAULT_RECORD: &str = "/etc/yolofs/setup.json";
 
-/// A file, and what it is to contain.
+/// A file, and its new content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// The file.
     pub path: PathBuf,
-    /// What it contained; nothing if it was not there.
+    /// Its former content; `None` if it did not exist.
     pub before: Option<String>,
-    /// What it is to contain.
+    /// Its new content.
     pub after: String,
     /// What that is good for.
     pub why: String,
 }
 
 impl Change {
-    /// Makes a change of what is there now.
+    /// Makes a change of the present file.
     ///
     /// # Errors
-    /// If the file is there and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn to(path: &Path, after: String, why: &str) -> anyhow::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -52,18 +52,18 @@ impl Change {
 /// What a setup would do.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Plan {
-    /// What it looked at.
+    /// The inspected files and versions.
     pub sees: Vec<String>,
-    /// The files that it would write; none if all is as it should be.
+    /// The files that it would write; none if nothing has to change.
     pub changes: Vec<Change>,
-    /// What the user should know before.
+    /// Notes for the user.
     pub notes: Vec<String>,
     /// Commands for afterwards: nothing is started or restarted by itself.
     pub then: Vec<String>,
 }
 
 impl Plan {
-    /// Adds what was looked at.
+    /// Adds an inspected item.
     pub fn saw(&mut self, what: impl Into<String>) {
         self.sees.push(what.into());
     }
@@ -75,7 +75,7 @@ impl Plan {
         }
     }
 
-    /// Adds something to know.
+    /// Adds a note.
     pub fn note(&mut self, what: impl Into<String>) {
         self.notes.push(what.into());
     }
@@ -97,11 +97,11 @@ impl Plan {
         }
     }
 
-    /// Writes the files, and first writes down what they were.
+    /// Writes the files, after recording their former content.
     ///
     /// # Errors
-    /// If a file cannot be written, or has changed since the plan was made. What was written until then is
-    /// written down, and can be undone.
+    /// If a file cannot be written, or has changed since the plan was made. Files written until then are
+    /// recorded, and can be undone.
     pub fn apply(&self, record: &Path) -> anyhow::Result<()> {
         for change in &self.changes {
             let now = bounded::read(&change.path)?;

@@ -1,4 +1,4 @@
-//! The processes of this machine, by what they run.
+//! The processes of this machine, by program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 /// Most bytes of a command line that are looked at; it is cut, not refused.
 const MAX_LINE: usize = 64 << 10;
 
-/// A process, and what it was started as.
+/// A process, and its command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// Its program, if we may know.
+    /// Its program, if it is readable.
     pub(crate) program: Option<PathBuf>,
     /// Its command line, the program's name included.
     pub(crate) args: Vec<String>,
@@ -45,8 +45,8 @@ impl Process {
     }
 }
 
-/// Returns the processes that run a program of this name, by number; other mount namespaces than ours are
-/// left out, because the files there are others.
+/// Returns the processes that run a program of this name, by process id; those in other mount namespaces are
+/// left out, because their files differ.
 pub(crate) fn running(name: &str) -> Vec<Process> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -14,7 +14,7 @@ const GROUP_WRITES: u32 = 0o020;
 /// Most entries that are looked at: the first that is open is enough, and a store has three levels.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Checks that nobody reads the store who may not read what was recorded.
+/// Checks that only users with access to the recorded files can read the store.
 #[must_use]
 pub fn check(dir: &Path) -> Finding {
     const CHECK: &str = "store-access";

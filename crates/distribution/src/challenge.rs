@@ -1,13 +1,13 @@
-//! What a registry demands before it answers: `WWW-Authenticate`.
+//! A registry's authentication challenge: `WWW-Authenticate`.
 
 /// What a registry demands in `WWW-Authenticate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// Name and password with every request.
     Basic,
-    /// A token, which somebody else gives out.
+    /// A token, which another service issues.
     Bearer {
-        /// The URL where.
+        /// The URL of that service.
         realm: String,
         /// What the token is for, as the registry calls itself.
         service: Option<String>,
@@ -71,7 +71,7 @@ impl Iterator for Parameters<'_> {
     }
 }
 
-/// Returns what stands before the closing quote, and what is behind it.
+/// Returns the text before the closing quote, and the text after it.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

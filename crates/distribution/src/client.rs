@@ -1,9 +1,9 @@
-//! The client of registries, whoever asks: a mirror for others, or a command for its user.
+//! The client of registries, for a mirror or for a command.
 //!
-//! Each request goes to the registry that was configured, or to where an answer leads: a redirect, a
-//! place for an upload, a realm for tokens. The first is trusted with name and password. The second is
-//! named by somebody who may be hostile, so it gets neither, its own demands count for nothing, and it
-//! lies no further inside than who named it, by the address that is connected to.
+//! Each request goes to the configured registry, or to a target that a response names: a redirect, an
+//! upload location, a realm for tokens. The first is trusted with name and password. The second is
+//! named by a possibly hostile server, so it gets neither, its own challenges are ignored, and its address must not be
+//! further inside than the server that named it; the address that is connected to is checked.
 
 mod error;
 mod names;
@@ -33,14 +33,14 @@ const LEAD_MAX: u64 = 16 << 10;
 /// How long that may take: as long as a connection with TLS to a far place.
 const LEAD_WAIT: Duration = Duration::from_millis(300);
 
-/// What is known about a registry.
+/// The configuration of a registry.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Where it is: `https://registry-1.docker.io`.
     pub registry: Url,
     /// What this program calls itself.
     pub user_agent: &'static str,
-    /// Hosts that may be told the password and give out tokens, beside those of its domain.
+    /// Hosts that may receive the password and issue tokens, besides those of its domain.
     pub token_hosts: Vec<String>,
     /// Where it may lead, though that is further inside than the registry is.
     pub networks: Vec<Network>,
@@ -50,11 +50,11 @@ pub struct ClientConfig {
     pub proxy: Option<String>,
     /// How long connecting may take.
     pub connect: Duration,
-    /// How long an answer may take until its head is there, wherever it leads.
+    /// How long a response may take until its head arrives, from any target.
     pub answer: Duration,
 }
 
-/// Asks a registry.
+/// Sends requests to a registry.
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
@@ -66,33 +66,33 @@ pub struct Client {
     led: [OnceLock<reqwest::Client>; 5],
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
-    /// How.
+    /// The method.
     pub method: Method,
-    /// Where.
+    /// The target.
     pub place: Destination,
-    /// What else is said.
+    /// The headers.
     pub headers: HeaderMap,
-    /// What is pushed; nothing to ask only.
+    /// The body of a push; empty for other requests.
     pub body: &'a [u8],
     /// What a token has to be good for: `repository:some/app:pull`.
     pub scope: &'a str,
-    /// In whose name.
+    /// The credentials.
     pub login: Option<&'a Login>,
 }
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Clone, Debug)]
 pub enum Destination {
-    /// To where we say.
+    /// A configured URL.
     Ours(Url),
-    /// To where an answer leads.
+    /// A target that a response names.
     Led {
         /// What it names.
         to: Url,
-        /// Where it came from.
+        /// The zone of the server that named it.
         by: Zone,
     },
 }
@@ -106,7 +106,7 @@ impl Destination {
 }
 
 impl Client {
-    /// Prepares to ask a registry; asks it nothing.
+    /// Prepares requests to a registry; sends none.
     ///
     /// # Errors
     /// If certificates or the proxy cannot be used.
@@ -130,11 +130,11 @@ impl Client {
         url.origin() == self.config.registry.origin()
     }
 
-    /// Asks, says who asks if the registry wants to hear it, goes on to where it leads, and returns the
-    /// answer, whatever its status.
+    /// Sends a request, authenticates if the registry requires it, follows redirects, and returns the
+    /// response, whatever its status.
     ///
     /// # Errors
-    /// If there is no answer, or it leads to where nobody should go.
+    /// If there is no response, or a target is not allowed.
     pub async fn send(&self, call: &Call<'_>) -> Result<Response, CallError> {
         let is_own = self.is_own(call.place.url());
         let held = match self.tokens.known(call.scope, call.login) {
@@ -160,10 +160,10 @@ impl Client {
         }
     }
 
-    /// Returns the place that an answer names.
+    /// Returns the target that a response names.
     ///
     /// # Errors
-    /// If nobody should go there; says which rule it breaks.
+    /// If it is not allowed; the error is the rule that it breaks.
     pub fn named_by(&self, answer: &Response, place: &str) -> Result<Destination, CallError> {
         let to = answer.url().join(place);
         let to = to.map_err(|_| CallError::Rule("it redirects to an invalid URL"))?;

@@ -1,8 +1,8 @@
 //! The documents of an image: indexes, manifests, and the configuration of its containers.
 //!
-//! Everything that reads or writes such a document does it by these types. They take what older tools wrote,
-//! which `oci-spec`'s types refuse, and refuse what those take (docs/adr/0014). Only what is used is decoded;
-//! what else a document says is ignored, as the specification asks.
+//! All code that reads or writes such a document uses these types. They accept documents of older tools,
+//! which `oci-spec`'s types refuse, and refuse some that those accept (docs/adr/0014). Only used fields are decoded;
+//! others are ignored, as the specification requires.
 
 mod config;
 mod document;

@@ -1,7 +1,7 @@
-//! The words that registries and their clients exchange, as the OCI distribution specification has
-//! them: names, challenges, tokens; and the one client that asks registries, with the rules that say
-//! who is told a password and where a registry may lead. Both sides of the conversation parse the words
-//! here, and everything that asks a registry asks by [`Client`]. The documents of images are in [`image`].
+//! The messages between registries and their clients, as the OCI distribution specification defines
+//! them: names, challenges, tokens; and the one client of registries, with the rules about which hosts
+//! receive a password and which targets a registry may name. Servers and clients parse the messages
+//! here, and all requests to registries use [`Client`]. The documents of images are in [`image`].
 //!
 //! ```
 //! use distribution::{is_repository, is_tag};

@@ -1,4 +1,4 @@
-//! Networks, as people write them.
+//! Parsing networks.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,10 +1,10 @@
-//! Where a registry's tokens may be asked for, and with what.
+//! The allowed hosts of a registry's token service, with and without credentials.
 
 use std::net::IpAddr;
 
 use reqwest::Url;
 
-/// Whom a registry may name for its tokens. What is sent there has the password in it.
+/// The hosts that a registry may name for its tokens. Requests to them contain the password.
 #[derive(Clone, Debug)]
 pub struct Realms {
     registry: Url,
@@ -21,20 +21,20 @@ pub enum Carries {
     Nothing,
 }
 
-/// Why a place is not asked for a token.
+/// Why a realm is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RealmError {
-    /// It is none.
+    /// It is not a URL.
     #[error("the realm of a token is a URL with http:// or https://, and no password in it")]
     Url,
-    /// The registry is asked with TLS, and this would be asked without.
+    /// The registry uses TLS, and the realm does not.
     #[error("credentials are not sent without TLS")]
     NoTls,
     /// It is not in the registry's domain.
     #[error("{host} is not in the domain of {registry}")]
     Elsewhere {
-        /// Whom the registry names.
+        /// The named host.
         host: String,
         /// The registry's host.
         registry: String,
@@ -42,18 +42,18 @@ pub enum RealmError {
 }
 
 impl Realms {
-    /// Makes the rule of a registry; `hosts` may give out its tokens beside those of its own domain.
+    /// Makes the rule of a registry; `hosts` may issue its tokens besides those of its own domain.
     #[must_use]
     pub const fn new(registry: Url, hosts: Vec<String>) -> Self {
         Self { registry, hosts }
     }
 
-    /// Returns the URL of a realm, if tokens may be asked for there: without a login wherever a
-    /// registry may lead; with one at the registry's host, at one of the domain that it is in, or at
-    /// one that was allowed by name.
+    /// Returns the URL of a realm, if it is allowed: without credentials wherever a
+    /// registry may redirect to; with credentials at the registry's host, in its domain, or at
+    /// a host that was allowed by name.
     ///
     /// # Errors
-    /// If they may not.
+    /// If it is not allowed.
     pub fn check(&self, realm: &str, carries: Carries) -> Result<Url, RealmError> {
         let url = Url::parse(realm).map_err(|_| RealmError::Url)?;
         let is_bare = url.username().is_empty() && url.password().is_none();

@@ -1,12 +1,12 @@
-//! Where an answer leads.
+//! Redirects of responses.
 
 use reqwest::header::{HeaderMap, LOCATION};
 use reqwest::{Method, StatusCode, Url};
 
-/// Returns where to go on with a request that was answered so; `None` if this is the answer.
+/// Returns the target at which a request continues after this response; `None` if there is no redirect.
 ///
 /// # Errors
-/// If nobody should go there; says which rule it breaks.
+/// If the target is not allowed; the error is the rule that it breaks.
 pub(crate) fn next(
     method: &Method,
     from: &Url,
@@ -30,7 +30,7 @@ pub(crate) fn next(
     Ok(Some(to))
 }
 
-/// Checks that one may go on from somewhere to where an answer leads.
+/// Checks that a redirect from one target to another is allowed.
 pub(crate) fn check(from: &Url, to: &Url) -> Result<(), &'static str> {
     if !matches!(to.scheme(), "http" | "https") || to.host_str().is_none() {
         return Err("a redirect names neither http:// nor https://, or no host");

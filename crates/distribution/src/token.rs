@@ -1,4 +1,4 @@
-//! What goes with a request: a token that somebody gave out, or a name and a password.
+//! Credentials of a request: a token, or a name and a password.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ struct TokenResponse {
 }
 
 impl Token {
-    /// Returns the token in the answer of who gives them out.
+    /// Parses the token in the response of a token service.
     #[must_use]
     pub fn parse(answer: &[u8]) -> Option<Self> {
         let answer: TokenResponse = serde_json::from_slice(answer).ok()?;

@@ -1,7 +1,7 @@
-//! Which addresses somebody outside may lead a machine to.
+//! The addresses that a remote server may direct this machine to.
 //!
-//! A registry says where its blobs are, where uploads go and who gives out its tokens. One that is
-//! hostile names what only the machine itself reaches: its own services, those of its link, the
+//! A registry names the locations of its blobs, uploads and token service. A
+//! hostile one names addresses that only this machine reaches: its own services, its link, the
 //! networks behind it.
 
 use std::fmt;
@@ -12,21 +12,21 @@ use crate::Network;
 /// Where an address is, as seen from a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zone {
-    /// Where everybody gets.
+    /// Public addresses.
     Public,
-    /// In a network of somebody's own, or behind a provider's translator.
+    /// A private network, or behind a provider's translator.
     Private,
-    /// On the link: neighbours, and what a cloud tells its machines about themselves.
+    /// The local link: neighbours, and a cloud's metadata service.
     LinkLocal,
-    /// On the machine itself.
+    /// This machine.
     Loopback,
-    /// Nowhere: no address of a host, or one that means something else than it says.
+    /// Not the address of a host, or with another meaning than it seems.
     Nowhere,
 }
 
 impl Zone {
-    /// Returns where an address is. One of version 4 in the clothes of version 6 is taken for what it
-    /// is.
+    /// Returns the zone of an address. An IPv4 address in IPv6 notation is treated as
+    /// IPv4.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         match address {
@@ -62,7 +62,7 @@ impl Zone {
     }
 }
 
-/// Returns the address of version 4 that one of version 6 stands for: mapped, compatible, through a
+/// Returns the IPv4 address that an IPv6 address represents: mapped, compatible, through a
 /// translator (64:ff9b::/96) or a tunnel (2002::/16).
 fn inner(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let of = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
@@ -88,26 +88,26 @@ impl fmt::Display for Zone {
     }
 }
 
-/// Which addresses somebody may lead to.
+/// The addresses that a server may direct to.
 #[derive(Clone, Debug)]
 pub struct Reach {
     from: Zone,
     networks: Vec<Network>,
 }
 
-/// Somebody leads further inside than they are.
+/// A server directs to a zone further inside than its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it redirects to {host}, which is {zone}, and must not")]
 pub struct Inside {
-    /// What was named.
+    /// The named host.
     pub host: String,
-    /// Where that is.
+    /// Its zone.
     pub zone: Zone,
 }
 
 impl Reach {
-    /// Returns how far somebody in a zone may lead: to where everybody gets and to where they are,
-    /// from the machine itself also to its private networks, and to `networks` in any case.
+    /// Returns the reach of a server in a zone: public addresses and its own zone,
+    /// from this machine also its private networks, and `networks` in any case.
     #[must_use]
     pub const fn from(zone: Zone, networks: Vec<Network>) -> Self {
         Self {

@@ -1,6 +1,6 @@
-//! What lies in Docker's directory: images, and the directories of their layers.
+//! Docker's directory: images, and the directories of their layers.
 //!
-//! Docker need not run for that, and need not be asked each time something changes. The layout is
+//! Docker need not run for this, and is not asked after each change. The layout is
 //! as old as Docker 1.10: `image/overlay2/imagedb/content/sha256/<image>` is the configuration of
 //! an image, and `image/overlay2/layerdb/sha256/<chain>/cache-id` names the directory of a layer
 //! in `overlay2`. A *chain* ID is the digest of a layer and of all below it, because Docker keeps

@@ -21,14 +21,14 @@ const OWN_CONTAINERD: &str = "/run/docker/containerd/containerd.sock";
 /// The namespace of Docker's images.
 const NAMESPACE: &str = "moby";
 
-/// Which Docker, and where it keeps what it has.
+/// A Docker daemon, and its directories.
 #[derive(Clone, Debug)]
 pub struct DockerEngine {
     /// Its socket, if not the client's own choice.
     pub host: Option<String>,
-    /// Its directory, if it need not be asked.
+    /// Its directory; requested from the daemon if absent.
     pub data_root: Option<PathBuf>,
-    /// The socket of the containerd that has its images, if it need not be asked.
+    /// The socket of the containerd that has its images; requested from the daemon if absent.
     pub containerd: Option<PathBuf>,
 }
 
@@ -42,10 +42,10 @@ pub struct DockerPlace {
 }
 
 impl DockerPlace {
-    /// Returns the images there. `station` names what is kept for them.
+    /// Returns its images. `station` is where the state of its service is kept.
     ///
     /// # Errors
-    /// If no thread can be had that follows what happens to them.
+    /// If the thread that follows their changes cannot be started.
     pub fn images(&self, station: &Station) -> anyhow::Result<Box<dyn Images>> {
         Ok(match &self.store {
             None => Box::new(DataRoot::new(&self.data_root)),
@@ -53,7 +53,7 @@ impl DockerPlace {
         })
     }
 
-    /// Returns whether a snapshotter of ours has the layers, and serves them: nothing is to be attached.
+    /// Returns whether a snapshotter of yolofs serves the layers: then nothing is attached.
     pub fn is_served_by_snapshotter(&self) -> bool {
         let snapshotter = self.store.as_ref().map(|store| store.snapshotter.as_str());
         snapshotter == Some(OURS)
@@ -65,10 +65,10 @@ impl DockerEngine {
         Docker::new(self.host.clone())
     }
 
-    /// Returns where Docker has its images.
+    /// Returns the directories of Docker's images.
     ///
     /// # Errors
-    /// If Docker does not answer, or keeps its layers in a way that cannot be served in place.
+    /// If Docker does not respond, or stores its layers in a way that cannot be served in place.
     pub fn place(&self) -> anyhow::Result<DockerPlace> {
         let (dir, store) = match &self.data_root {
             Some(dir) => (dir.clone(), self.store_beside(dir)),
@@ -111,7 +111,7 @@ impl DockerEngine {
     /// Returns the ID of an image by its name.
     ///
     /// # Errors
-    /// If Docker does not answer, or has no such image.
+    /// If Docker does not respond, or has no such image.
     pub fn image(&self, name: &str) -> anyhow::Result<Digest> {
         let name = name.strip_prefix("docker://").unwrap_or(name);
         Ok(self.docker().image_id(name)?)

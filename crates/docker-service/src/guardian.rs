@@ -1,8 +1,8 @@
-//! `yolofs docker serve`: the process that waits for the worker to die.
+//! `yolofs docker serve`: the parent process that waits for the end of the worker.
 //!
-//! It does nothing else, so that nothing can go wrong with it: when the worker ends without being
-//! asked, it takes the dead mounts away, so that Docker sees its plain directories, and starts
-//! another.
+//! It does nothing else, so that little can go wrong: when the worker ends unexpectedly, it unmounts
+//! the dead mounts, so that Docker sees its plain directories, and starts another
+//! worker.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
@@ -32,20 +32,20 @@ const DEATHS_MAX: usize = 5;
 /// How long the first new worker waits; it doubles with every death that counts.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How the daemon serves.
+/// The settings of the daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeSettings {
     /// Whether all images that have boot images are attached, those that come later included.
     pub all: bool,
-    /// Who is answered about extended attributes where no file has any.
+    /// Which requests for extended attributes are answered where no file has any.
     pub xattrs: XattrAnswers,
-    /// Whether a command waits to hear how the start went, and it ends when nothing is attached.
+    /// Whether a command waits for the result of the start, and the daemon ends when nothing is attached.
     pub background: bool,
     /// The guardian, if this is its worker.
     pub worker: Option<u32>,
 }
 
-/// Serves the layers of a Docker until it is told to end.
+/// Serves the layers of a Docker until it receives a request to end.
 ///
 /// # Errors
 /// If Docker's directory cannot be found, or the layers are served already.

@@ -1,9 +1,9 @@
-//! The images of a Docker that has them in a containerd, with containerd's own overlayfs snapshotter.
+//! The images of a Docker that stores them in a containerd, with containerd's own overlayfs snapshotter.
 //!
-//! There a layer is a snapshot, in a directory `snapshots/N/fs` that overlays name as it is. containerd
-//! says which directory that is, and tells when images come and go. A layer that a mount lies over is
-//! held by a lease, one for each layer: so containerd does not remove it before the mount is gone. Should
-//! it all the same, it cannot delete anything through a mount that is read-only.
+//! There a layer is a snapshot, in a directory `snapshots/N/fs` that overlays use as lower layer. containerd
+//! reports that directory, and events when images are added or removed. A layer with a mount over it is
+//! held by a lease, one for each layer: so containerd does not remove it before the mount is gone. If
+//! it does, it cannot delete anything through a read-only mount.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -49,19 +49,19 @@ pub struct StoreImages {
 #[derive(Debug, Default)]
 struct Known {
     connection: Option<Arc<Containerd>>,
-    /// By the digest of the index or manifest, which says it all.
+    /// By the digest of the index or manifest, which determines the rest.
     described: HashMap<Digest, Described>,
     /// By the chain of the whole image.
     dirs: HashMap<Digest, (LayerAge, Vec<PathBuf>)>,
-    /// The layers that were held, by their directories: their images may be gone before the mounts are.
+    /// The layers with leases, by their directories: their images may be removed before the mounts are.
     held: BTreeMap<PathBuf, Digest>,
 }
 
 impl StoreImages {
-    /// Looks at the images of the Docker whose directory is `data_root`. `label` names the leases.
+    /// Opens the images of the Docker whose directory is `data_root`. `label` names the leases.
     ///
     /// # Errors
-    /// If no thread can be had. containerd may be away.
+    /// If no thread can be started. containerd need not run.
     pub fn new(data_root: &Path, store: &ImageStore, label: &str) -> anyhow::Result<Self> {
         Ok(Self {
             data_root: data_root.to_owned(),

@@ -33,13 +33,13 @@ pub struct RootLayer {
 /// A state of the images: it differs from an earlier one if images or layers came or went since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// When something changed, as the directories tell.
+    /// The modification times of the directories.
     pub changed: [Option<SystemTime>; 2],
-    /// How many changes were told.
+    /// The number of change events.
     pub told: u64,
 }
 
-/// The images of one Docker. Any thread may ask.
+/// The images of one Docker. Thread-safe.
 pub trait Images: Send + Sync + std::fmt::Debug {
     /// Returns Docker's directory.
     fn data_root(&self) -> &Path;
@@ -47,28 +47,28 @@ pub trait Images: Send + Sync + std::fmt::Debug {
     /// Returns a stamp that differs from an earlier one if images or layers came or went since.
     fn stamp(&self) -> Stamp;
 
-    /// Returns all images. One that is half there, because it is being added or removed, is left out.
+    /// Returns all images. An incomplete one, which is being added or removed, is left out.
     ///
     /// # Errors
     /// If they cannot be listed.
     fn images(&self) -> anyhow::Result<Vec<RootImage>>;
 
-    /// Returns whether the layer is still there, and keeps it, as far as Docker lets us: nobody is to
-    /// remove what a mount of ours lies over.
+    /// Returns whether the layer still exists, and, where Docker supports it, prevents its removal while a
+    /// mount is over it.
     ///
     /// # Errors
-    /// If that cannot be told.
+    /// If that cannot be determined.
     fn hold(&self, layer: &RootLayer) -> anyhow::Result<bool>;
 
-    /// Lets go of what was held, but for the layers at these directories.
+    /// Releases held layers, except those at these directories.
     ///
     /// # Errors
-    /// If that cannot be done now. It is tried again with the next change.
+    /// If that cannot be done now. It is retried with the next change.
     fn release_all_but(&self, dirs: &BTreeSet<PathBuf>) -> anyhow::Result<()>;
 
-    /// Returns whether what is mounted on layers now would be hidden from us later.
+    /// Returns whether mounts on layers made now would be hidden from us later.
     ///
     /// # Errors
-    /// If the list of mounts cannot be read.
+    /// If the mount table cannot be read.
     fn hides_mounts(&self) -> anyhow::Result<bool>;
 }

@@ -1,10 +1,10 @@
 //! Serves the layers of Docker's images, in place.
 //!
-//! Docker's graph driver overlay2 keeps each layer in a directory. A daemon of ours mounts over
-//! these directories, so that containers started from then on have the mount below their
-//! overlays, and Docker itself notices nothing. Two processes make up the daemon: the *worker*
-//! serves, and the *guardian*, its parent, only waits. A mount whose worker died answers nothing,
-//! not even to Docker; so the guardian takes dead mounts away at once and starts another worker.
+//! Docker's graph driver overlay2 keeps each layer in a directory. A daemon mounts over these
+//! directories, so that overlays of containers started from then on use the mounts; Docker itself is
+//! not changed. Two processes make up the daemon: the *worker* serves, and the *guardian*, its
+//! parent, only waits. A mount whose worker died does not respond, not even to Docker; so the
+//! guardian unmounts dead mounts at once and starts another worker.
 //!
 //! ```
 //! use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
-//! Making what is served the same as what is wanted.
+//! Reconciling the served layers with the desired ones.
 //!
-//! There is one way to change anything: look at what Docker has, what is wanted and what the store
-//! knows, and attach and detach the difference. Commands, pulls, removals, a restart of Docker and
-//! a restart of ours all come down to it.
+//! All changes are made in one way: compare Docker's images, the desired ones and those in the store,
+//! and attach and detach the difference. Commands, pulls, removals, and restarts of Docker and of the
+//! service all use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 /// each, and more threads than that take the processors from those who start containers.
 const ATTACHED_AT_A_TIME: usize = 2;
 
-/// What failed, by where.
+/// Failures, by place.
 #[derive(Debug, Default)]
 pub struct Problems(BTreeMap<PathBuf, Problem>);
 
@@ -43,7 +43,7 @@ impl Problems {
         self.0.values().map(|problem| problem.again_at).min()
     }
 
-    /// Returns what failed, for people.
+    /// Returns the failures, for people.
     pub fn texts(&self) -> Vec<String> {
         self.0.values().map(|problem| problem.why.clone()).collect()
     }
@@ -77,10 +77,10 @@ impl Problems {
     }
 }
 
-/// Serves all known layers of the wanted images, and no others.
+/// Serves all known layers of the desired images, and no others.
 ///
 /// # Errors
-/// If Docker's directory cannot be read. What fails for a layer is a problem, not an error.
+/// If Docker's directory cannot be read. A failure of one layer is a problem, not an error.
 pub fn reconcile(
     server: &dyn LayerServer,
     root: &dyn Images,
@@ -199,7 +199,7 @@ fn attach(
     Ok(())
 }
 
-/// Returns the images that Docker has and of which the store knows anything.
+/// Returns the images of Docker that have recordings in the store.
 ///
 /// # Errors
 /// If Docker's directory or the store cannot be read.

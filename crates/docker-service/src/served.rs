@@ -1,4 +1,4 @@
-//! What the daemons for all Dockers of this node serve, for those who only want to see it.
+//! The layers that the daemons for all Dockers of this machine serve, for queries.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub fn warm_by_dockers(
     Ok(warmed)
 }
 
-/// Returns the layers that are served now. A daemon that does not answer serves none: it may
+/// Returns the layers that are served now. A daemon that does not respond serves none: it may
 /// have ended long ago.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Starting the daemon in the background, and what it says when it has started.
+//! Starting the daemon in the background, and reporting the result of the start.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -15,15 +15,15 @@ use host::run_dir::{RUN_DIR_ENV, RunDir};
 /// Most bytes of the line in which a daemon says how its start went.
 const LINE_MAX: u64 = 64 << 10;
 
-/// What a worker tells its guardian, and a guardian the command that started it, once.
+/// The result of a start, which a worker reports to its guardian, and a guardian to the command that started it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum Started {
     /// It serves.
     Serving,
-    /// It does not.
+    /// It failed to start.
     Failed {
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
     },
 }
@@ -31,13 +31,13 @@ pub enum Started {
 /// What the daemon does when nothing is wanted any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenIdle {
-    /// It waits for the next command: somebody started it on purpose.
+    /// It waits for the next command: the user started it explicitly.
     Wait,
     /// It ends: a command started it.
     End,
 }
 
-/// Says on standard output how the start went.
+/// Writes the result of the start to standard output.
 pub fn tell(started: &Started) -> anyhow::Result<()> {
     let telling = "telling how the start went";
     let mut out = std::io::stdout().lock();
@@ -45,7 +45,7 @@ pub fn tell(started: &Started) -> anyhow::Result<()> {
     writeln!(out).and_then(|()| out.flush()).context(telling)
 }
 
-/// Waits for the report of a process about its start; `None` if it ends without one.
+/// Waits for the result of a process's start; `None` if it ends without one.
 pub fn first_word(stdout: impl Read) -> Option<Started> {
     let mut line = String::new();
     // Ends when the process speaks or dies: it holds the only other end.

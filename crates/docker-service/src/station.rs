@@ -18,7 +18,7 @@ const PREFIX: &str = "docker-";
 /// The ending of the file that a worker holds locked for as long as it serves.
 const LOCK: &str = "lock";
 
-/// How often it is looked at whether the duty is free; nothing tells.
+/// How often the lock is tried; there is no event for its release.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The place of the daemon for one Docker directory.
@@ -33,7 +33,7 @@ pub struct Station {
 pub struct Duty(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
 
 impl Station {
-    /// Returns the place for the Docker whose directory is `data_root`.
+    /// Returns the directory for the Docker whose directory is `data_root`.
     pub fn of(run_dir: &RunDir, data_root: &Path) -> Self {
         Self {
             run_dir: run_dir.clone(),
@@ -41,7 +41,7 @@ impl Station {
         }
     }
 
-    /// Returns all places that a worker ever had in the run directory.
+    /// Returns all directories that workers have used in the run directory.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -74,7 +74,7 @@ impl Station {
         self.file("sock")
     }
 
-    /// Returns where a daemon in the background writes what it has to say.
+    /// Returns the path of the log of a daemon in the background.
     pub fn log(&self) -> PathBuf {
         self.file("log")
     }
@@ -89,7 +89,7 @@ impl Station {
         self.id.clone()
     }
 
-    /// Takes the duty to serve, or returns `None` if somebody has it.
+    /// Takes the lock to serve, or returns `None` if another process holds it.
     ///
     /// # Errors
     /// If the run directory cannot be used.
@@ -111,8 +111,8 @@ impl Station {
         }
     }
 
-    /// Takes the duty to serve as soon as nobody has it; `None` if somebody still has it when
-    /// `patience` has passed. Who only looks for dead mounts has it for a moment.
+    /// Waits for the lock to serve; `None` if another process still holds it after `patience`.
+    /// A process that only looks for dead mounts holds it for a moment.
     ///
     /// # Errors
     /// If the run directory cannot be used.
@@ -127,11 +127,11 @@ impl Station {
         }
     }
 
-    /// Takes away the mounts that nobody serves, which the duty tells, and returns how many these
-    /// were.
+    /// Unmounts the mounts that are not served, as the lock proves, and returns their
+    /// number.
     ///
     /// # Errors
-    /// If the list of mounts cannot be read, or the system refuses to unmount.
+    /// If the mount table cannot be read, or the system refuses to unmount.
     pub fn clear_dead(&self, _nobody_serves: &Duty) -> anyhow::Result<usize> {
         let dead = self.unserved()?;
         for mountpoint in &dead {
@@ -144,10 +144,10 @@ impl Station {
         Ok(dead.len())
     }
 
-    /// Returns where mounts lie that nobody serves.
+    /// Returns the mount points that no process serves.
     ///
     /// # Errors
-    /// If the list of mounts cannot be read.
+    /// If the mount table cannot be read.
     pub fn dead(&self) -> anyhow::Result<Vec<PathBuf>> {
         match self.take_duty()? {
             Some(_nobody_serves) => self.unserved(),
@@ -155,10 +155,10 @@ impl Station {
         }
     }
 
-    /// Returns where its mounts lie, dead or alive.
+    /// Returns the mount points of its mounts, dead or alive.
     ///
     /// # Errors
-    /// If the list of mounts cannot be read.
+    /// If the mount table cannot be read.
     pub fn mounts(&self) -> anyhow::Result<Vec<PathBuf>> {
         labelled(MOUNT_KIND, &self.label())
     }

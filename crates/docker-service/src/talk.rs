@@ -1,4 +1,4 @@
-//! What commands and the worker say to each other.
+//! The requests of commands to the worker, and its responses.
 
 use std::path::{Path, PathBuf};
 
@@ -13,26 +13,26 @@ use layers::status::LayerStatus;
 /// The state of a Docker whose layers are served by a snapshotter of ours.
 pub const BY_SNAPSHOTTER: &str = "served by the snapshotter";
 
-/// What a command may ask.
+/// A request of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", content = "of")]
 pub enum Request {
-    /// Serve these from now on, and answer when those that are there are served.
+    /// Serve these from now on, and respond when the present ones are served.
     Attach(Chosen),
-    /// Serve these no more, and answer when they are not.
+    /// Serve these no more, and respond when they are detached.
     Detach(Chosen),
-    /// How are things?
+    /// Return the status.
     Status,
-    /// Bring the boot image with this id into the page cache of the layers that are served from it,
-    /// and answer when that is done.
+    /// Load the boot image with this id into the page cache of the layers that are served from it,
+    /// and respond when that is done.
     Prewarm(String),
 }
 
-/// What the worker answers.
+/// A response of the worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer", content = "is")]
 pub enum Response {
-    /// It was done, and this is how things are now.
+    /// Success, and the present status.
     Status(Box<DockerStatus>),
     /// The layers that were warmed.
     Warmed(Vec<WarmedLayer>),
@@ -68,7 +68,7 @@ pub struct DockerStatus {
     pub layers: Vec<LayerStatus>,
     /// What could not be done, and is tried again.
     pub problems: Vec<String>,
-    /// Mounts that nobody serves: `yolofs docker clear` takes them away.
+    /// Mounts that no process serves: `yolofs docker clear` unmounts them.
     pub dead_mounts: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Which images are to be served: kept on disk, so that a worker that died is replaced by one
-//! that knows.
+//! The images that are to be served: stored on disk, so that the successor of a worker that died
+//! knows them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use blocks::Digest;
 use serde::{Deserialize, Serialize};
 
-/// Which images are wanted.
+/// The desired images.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// All that have boot images, those that come later included.
@@ -24,7 +24,7 @@ pub struct Wanted {
     pub never: BTreeSet<Digest>,
 }
 
-/// What a command names.
+/// The images that a command names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Chosen {
@@ -45,7 +45,7 @@ impl Wanted {
         !self.all && self.images.is_empty()
     }
 
-    /// Notes that something is to be attached.
+    /// Adds images.
     pub fn add(&mut self, chosen: &Chosen) {
         match chosen {
             Chosen::All => {
@@ -59,7 +59,7 @@ impl Wanted {
         }
     }
 
-    /// Notes that something is to be attached no more.
+    /// Removes images.
     pub fn remove(&mut self, chosen: &Chosen) {
         match chosen {
             Chosen::All => *self = Self::default(),
@@ -72,7 +72,7 @@ impl Wanted {
         }
     }
 
-    /// Reads what was kept; nothing is wanted if nothing was.
+    /// Reads the stored list; empty if there is none.
     ///
     /// # Errors
     /// If it cannot be read or is damaged.
@@ -89,8 +89,8 @@ impl Wanted {
         })
     }
 
-    /// Keeps it, whole or not at all. Only who has the duty to serve may: there is one place aside,
-    /// and the last to write wins.
+    /// Stores the list atomically. Only for the holder of the lock to serve: the temporary file has one
+    /// name, and the last write wins.
     ///
     /// # Errors
     /// If it cannot be written.

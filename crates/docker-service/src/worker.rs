@@ -38,10 +38,10 @@ struct Worker {
     station: Station,
     root: Box<dyn Images>,
     server: Box<dyn LayerServer>,
-    /// Held by the one command, or the one look at Docker, that attaches or detaches now. Nobody waits for it
-    /// who only asks how things are.
+    /// Held by the one command or check of Docker's images that attaches or detaches now. Status requests do
+    /// not wait for it.
     changing: Mutex<Changing>,
-    /// Held for a moment, by those above and by who asks.
+    /// Held for a moment, for changes and for status requests.
     now: Mutex<WorkerState>,
     /// Rung when nothing is wanted any more.
     idle: EventFd,
@@ -57,7 +57,7 @@ struct Changing {
 #[derive(Debug, Default)]
 struct WorkerState {
     wanted: Wanted,
-    /// What failed at the last change, for people.
+    /// The failures of the last change, for people.
     problems: Vec<String>,
     /// Nothing is attached any more: another daemon has to.
     leaving: bool,
@@ -68,9 +68,9 @@ struct WorkerState {
 struct Seen {
     docker: Stamp,
     store: Option<SystemTime>,
-    /// Mounts of ours that somebody else had unmounted by then.
+    /// Mounts that other programs had unmounted by then.
     lost: u64,
-    /// Whether Docker's directory is still to be mounted over itself; `None` if nobody can tell.
+    /// Whether Docker's directory still has to be bind-mounted over itself; `None` if that is unknown.
     hides_mounts: Option<bool>,
 }
 
@@ -80,16 +80,16 @@ const ORPHANED: Duration = Duration::from_millis(100);
 /// How long the duty to serve may be with somebody who only looks for dead mounts.
 const DUTY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a worker begins.
+/// The initial list of desired images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning {
-    /// With what was wanted before.
+    /// The stored list.
     AsBefore,
-    /// With all images wanted.
+    /// All images.
     All,
 }
 
-/// Serves until it is asked to end, and then until the last user of a layer is gone.
+/// Serves until it receives a request to end, and then until the last user of a layer is gone.
 pub fn run(
     root: Box<dyn Images>,
     station: Station,
@@ -285,7 +285,7 @@ impl Worker {
         })
     }
 
-    /// Takes all mounts away, and answers nobody any more.
+    /// Removes all mounts, and responds to no request any more.
     fn leave(&self, callers: &Callers) {
         // Whoever has the turn finishes; who comes later is turned away.
         self.end_changes();
@@ -303,7 +303,7 @@ impl Worker {
         self.now.lock().leaving = true;
     }
 
-    /// Answers nobody any more.
+    /// Responds to no request any more.
     fn turn_away(&self, callers: &Callers) {
         self.end_changes();
         if let Err(error) = std::fs::remove_file(self.station.socket()) {

@@ -1,4 +1,4 @@
-//! Client programs, called with a deadline and a bound on what they say.
+//! Client programs, called with a deadline and a bound on their output.
 
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -18,10 +18,10 @@ const OUTPUT_MAX: usize = 32 << 20;
 const COMPLAINT_MAX: usize = 4 << 10;
 /// How long a killed program may take to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// Pieces of output that wait for whoever follows it; the program waits when there are more.
+/// Pieces of output that wait for their reader; the program waits when there are more.
 const PIECES_MAX: usize = 64;
 
-/// What a program said, and how it ended.
+/// The output of a program, and its exit status.
 #[derive(Debug)]
 pub(crate) struct ProgramOutput {
     doing: String,
@@ -57,11 +57,11 @@ impl ProgramOutput {
 
 /// Runs a program to its end.
 ///
-/// It gets a process group of its own, so that a Ctrl-C meant for us does not cut it off in the
-/// middle of something that has to be undone.
+/// It gets a separate process group, so that a Ctrl-C for us does not interrupt an operation that has
+/// to be undone.
 ///
 /// # Errors
-/// If it cannot be started, does not end in time, or says too much.
+/// If it cannot be started, does not end in time, or its output is too long.
 pub(crate) fn call(
     doing: &str,
     mut command: Command,
@@ -95,7 +95,7 @@ pub(crate) fn call(
     })
 }
 
-/// What [`Follow::next`] saw.
+/// The result of [`Follow::next`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
     /// Some output.
@@ -157,7 +157,7 @@ impl Follow {
         self.child.id()
     }
 
-    /// Kills the program and what it started, and waits for its end.
+    /// Kills the program and its children, and waits for its end.
     pub fn kill(&mut self) {
         let _gone = killpg(group_of(&self.child), Signal::SIGKILL);
         let _status = self.child.wait();
@@ -166,7 +166,7 @@ impl Follow {
     /// Returns the exit code of the program, if it has ended; 128 and the signal if it was killed.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// If the system does not report it.
     pub fn exit_code(&mut self) -> io::Result<Option<i32>> {
         let status = self.child.try_wait()?;
         Ok(status.map(|status| {

@@ -1,9 +1,9 @@
 //! containerd, through its gRPC interface; containers are started through `ctr`.
 //!
-//! `ctr` comes with containerd, and knows how to make the specification of a container from an
-//! image: users, capabilities, mounts, seccomp. To do that again would be to do it differently.
+//! `ctr` is part of containerd, and makes the specification of a container from an
+//! image: users, capabilities, mounts, seccomp. A second implementation would differ from it.
 //!
-//! The interface here is synchronous: each call waits for its answer on a runtime of its own, and
+//! The interface here is synchronous: each call waits for its response on a separate runtime, and
 //! has a deadline. It must not be called from within another runtime.
 
 mod blob;
@@ -38,13 +38,13 @@ use crate::image::{LocalImage, LocalLayer};
 
 /// How long containerd may take for what it only has to look up.
 const LOOK_UP: Duration = Duration::from_secs(30);
-/// Where containerd listens unless told otherwise.
+/// The default address of containerd.
 pub const DEFAULT_ADDRESS: &str = "/run/containerd/containerd.sock";
 /// Its own snapshotter for overlayfs.
 pub const DEFAULT_SNAPSHOTTER: &str = "overlayfs";
 
-/// The label of a snapshot whose layers are to be the plain directories, whoever else serves them:
-/// those under which a recorder is. Snapshotters that do not know it have nothing else.
+/// The label of a snapshot whose layers must be the plain directories, even if they are served:
+/// those that are being recorded. Snapshotters without this label have plain directories only.
 pub const PLAIN_LABEL: &str = "containerd.io/snapshot/yolofs.plain";
 
 /// A namespace of a containerd.
@@ -74,7 +74,7 @@ pub struct Described {
     pub config: RunConfig,
 }
 
-/// A name in containerd, and what it stands for.
+/// A name in containerd, and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedImage {
     /// The name.
@@ -96,7 +96,7 @@ impl Containerd {
     /// Connects to the containerd that listens at `address`.
     ///
     /// # Errors
-    /// If nobody answers there, or the namespace is none.
+    /// If no process responds there, or the namespace is invalid.
     pub fn connect(
         address: &Path,
         namespace: &str,
@@ -163,10 +163,10 @@ impl Containerd {
         })
     }
 
-    /// Returns what an image is made of, or `None` if there is no such image.
+    /// Returns the description of an image, or `None` if there is no such image.
     ///
     /// # Errors
-    /// If containerd does not answer, or has not got all of the image's documents.
+    /// If containerd does not respond, or lacks a document of the image.
     pub fn described(&self, reference: &str) -> Result<Option<Described>, EngineError> {
         let doing = format!("asking containerd for the image {reference}");
         let name = reference.to_owned();
@@ -182,10 +182,10 @@ impl Containerd {
             .transpose()
     }
 
-    /// Returns all names of images with what they stand for.
+    /// Returns all names of images with their targets.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn names(&self) -> Result<Vec<NamedImage>, EngineError> {
         let doing = "asking containerd for its images";
         let answer = self.call(doing, async |client| {
@@ -203,11 +203,11 @@ impl Containerd {
         Ok(named.collect())
     }
 
-    /// Returns the first image whose layers, all of them, have this chain ID: whose container it
-    /// is that is prepared on top of the snapshot of that name.
+    /// Returns the first image whose layers, all of them, have this chain ID: the image of a container
+    /// whose snapshot is prepared on the snapshot of that name.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn with_chain(&self, chain: &Digest) -> Result<Option<Described>, EngineError> {
         let doing = "asking containerd for its images";
         let answer = self.call(doing, async |client| {

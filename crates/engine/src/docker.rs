@@ -1,8 +1,8 @@
 //! Docker, through its own client program.
 //!
-//! The client finds the daemon as its user is used to (`DOCKER_HOST`, contexts, TLS), and speaks
-//! whatever version of the API both know. It costs some 15 to 30 ms a call, so what is asked of
-//! many images is asked in one.
+//! The client finds the daemon by the user's configuration (`DOCKER_HOST`, contexts, TLS), and uses
+//! the newest common version of the API. It costs some 15 to 30 ms a call, so queries about
+//! many images are made in one call.
 
 mod container;
 mod events;
@@ -54,29 +54,29 @@ impl Docker {
         self
     }
 
-    /// Asks for what concerns the whole daemon. Also the way to see whether there is one; with
-    /// less patience than for other questions, if that is all that is wanted.
+    /// Requests the description of the daemon. Also a check whether there is one; with
+    /// a shorter deadline than other requests, if that is all that is needed.
     ///
     /// # Errors
-    /// If it does not answer within `patience`.
+    /// If it does not respond within `patience`.
     pub fn info_within(&self, patience: Duration) -> Result<DockerInfo, EngineError> {
         let doing = "asking Docker about itself";
         let answer = self.ask(doing, ["info", "--format", "{{json .}}"], patience)?;
         DockerInfo::parse(doing, &answer.success()?)
     }
 
-    /// Asks for what concerns the whole daemon.
+    /// Requests the description of the daemon.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If it does not respond.
     pub fn info(&self) -> Result<DockerInfo, EngineError> {
         self.info_within(LOOK_UP)
     }
 
-    /// Returns all images that have a name, or that nothing is built on.
+    /// Returns all images that have a name, or that no image is built on.
     ///
     /// # Errors
-    /// If Docker does not answer, or keeps its images in a way that has no directory for each
+    /// If Docker does not respond, or stores its images without a directory for each
     /// layer.
     pub fn images(&self) -> Result<Vec<LocalImage>, EngineError> {
         let doing = "asking Docker for its images";
@@ -102,7 +102,7 @@ impl Docker {
     /// Returns the ID of an image by name, or by the beginning of its ID.
     ///
     /// # Errors
-    /// If there is none, or Docker does not answer.
+    /// If there is none, or Docker does not respond.
     pub fn image_id(&self, reference: &str) -> Result<Digest, EngineError> {
         let doing = format!("asking Docker for the image {reference}");
         let args = ["image", "inspect", "--format", "{{json .Id}}", "--"];

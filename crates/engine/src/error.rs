@@ -1,60 +1,60 @@
-//! Why an engine did not do what it was asked for.
+//! Why a request to an engine failed.
 
 use std::io;
 use std::time::Duration;
 
-/// An engine, or its client program, did not answer as it should.
+/// An engine, or its client program, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// The client program cannot be started.
     #[error("{doing}: {program} cannot be started")]
     Start {
-        /// What it was for.
+        /// The operation.
         doing: String,
         /// The program.
         program: String,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
     /// The client program failed.
     #[error("{doing}: {said}")]
     Failed {
-        /// What it was for.
+        /// The operation.
         doing: String,
-        /// What it wrote to its standard error, cut short; or how it ended, if it wrote nothing.
+        /// Its standard error, truncated; or its exit status, if that is empty.
         said: String,
     },
-    /// There was no answer in time.
+    /// There was no response in time.
     #[error("{doing}: no response for {} s; does the engine hang?", after.as_secs())]
     TimedOut {
-        /// What was asked for.
+        /// The operation.
         doing: String,
         /// How long it was waited for.
         after: Duration,
     },
-    /// The answer is longer than any that makes sense.
+    /// The response is too long.
     #[error("{doing}: the response has more than {limit} bytes")]
     TooMuch {
-        /// What was asked for.
+        /// The operation.
         doing: String,
         /// The most that is read.
         limit: usize,
     },
-    /// The answer cannot be understood.
+    /// The response cannot be parsed.
     #[error("{doing}: the response is invalid: {why}")]
     Answer {
-        /// What was asked for.
+        /// The operation.
         doing: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The engine has no such image.
     #[error("{engine} has no image {reference}; {hint}")]
     NoImage {
-        /// Who was asked.
+        /// The engine.
         engine: String,
-        /// For what.
+        /// The requested name.
         reference: String,
         /// What to try.
         hint: String,
@@ -65,11 +65,11 @@ pub enum EngineError {
          {needed} is needed"
     )]
     Driver {
-        /// Who was asked.
+        /// The engine.
         engine: String,
         /// The graph driver or snapshotter.
         driver: String,
-        /// Those that work.
+        /// The supported ones.
         needed: &'static str,
     },
     /// Docker keeps its images in containerd.

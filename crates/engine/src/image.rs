@@ -8,7 +8,7 @@ use distribution::image::RunConfig;
 /// An image in an engine's store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalImage {
-    /// What it was asked for by, or its first name, or its ID if it has no name.
+    /// The requested name, or its first name, or its ID if it has no name.
     pub reference: String,
     /// All names it has.
     pub names: Vec<String>,

@@ -1,13 +1,13 @@
-//! Docker and containerd, asked for their images and told to run them.
+//! Clients of Docker and containerd: images, containers, leases.
 //!
-//! - [`ImageName`]: what a user calls an image, and where that says it is;
-//! - [`LocalImage`]: an image as an engine keeps it, with the directory of each layer;
+//! - [`ImageName`]: a user's name of an image, with its location;
+//! - [`LocalImage`]: an image as an engine stores it, with the directory of each layer;
 //! - [`docker`]: Docker, through its own client program;
 //! - [`containerd`]: containerd, through its gRPC interface;
-//! - [`EngineError`]: why an engine could not answer.
+//! - [`EngineError`]: why a request failed.
 //!
-//! Nothing here knows of boot images. What is found is only read; [`containerd::Lease`] is how a pull puts
-//! an image into containerd.
+//! Nothing here depends on boot images. Images are only read; [`containerd::Lease`] is how a pull stores
+//! an image in containerd.
 //!
 //! ```
 //! use blocks::Digest;

@@ -8,7 +8,7 @@ const REFERENCE_MAX: usize = 512;
 /// The longest namespace of containerd (its `identifiers` package).
 const NAMESPACE_MAX: usize = 76;
 
-/// Where an image is, and what it is called there.
+/// The location of an image, and its name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageName {
     /// `docker://REFERENCE`: in Docker's own store.
@@ -20,7 +20,7 @@ pub enum ImageName {
     Containerd {
         /// The namespace: `default`, `k8s.io`, `moby`.
         namespace: String,
-        /// The name in it; containerd knows only full ones, as `docker.io/library/nginx:1.25`.
+        /// The name in it; containerd only accepts full ones, such as `docker.io/library/nginx:1.25`.
         reference: String,
     },
     /// `oci:DIR[:TAG]`: a directory with an OCI layout.
@@ -43,18 +43,18 @@ pub enum ImageName {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not the name of an image: {why}")]
 pub struct ParseImageNameError {
-    /// The text, cut short.
+    /// The text, truncated.
     pub text: String,
-    /// What is wrong, and what to write instead.
+    /// The error, and the right form.
     pub why: &'static str,
 }
 
 impl ImageName {
-    /// Reads a name that says where the image is. `None` is text that does not: a path, or a
-    /// name that is left to whoever has an image of it.
+    /// Parses a name with a location. `None` is a text without one: a path, or a
+    /// name whose location is not given.
     ///
     /// # Errors
-    /// If it says where the image is, but not which one.
+    /// If it has a location, but no name.
     pub fn parse(text: &str) -> Result<Option<Self>, ParseImageNameError> {
         let wrong = |why| ParseImageNameError::new(text, why);
         if let Some(reference) = text.strip_prefix("docker://") {

@@ -10,7 +10,7 @@ pub enum ErofsError {
     /// An extended attribute is too long for the format.
     #[error("the extended attribute {name} is too long for EROFS")]
     Xattr {
-        /// Which one.
+        /// The name.
         name: String,
     },
     /// The file system would be larger than block numbers go.

@@ -1,9 +1,9 @@
 //! Writes the metadata of EROFS file systems, without root, devices or programs.
 //!
-//! The data of files lies on the device already, each file in one run of blocks; who put it there says
-//! where. So a layer of an image can be written in one pass: the data of its files, the metadata of
+//! The data of files is on the device already, each file in one run of blocks; the caller has the
+//! places. So a layer of an image can be written in one pass: the data of its files, the metadata of
 //! the whole tree behind it, and the superblock, which is always the first block. A layer on top of it has the
-//! data of its own files and new metadata, and what lower layers have stays where it is.
+//! data of its own files and new metadata, and the data of lower layers stays in place.
 //!
 //! The same tree at the same place gives the same bytes.
 //!

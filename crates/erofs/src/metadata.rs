@@ -8,7 +8,7 @@ use crate::{dirs, nodes};
 /// Where the superblock begins in the first block.
 const SUPERBLOCK_AT: usize = 1024;
 const MAGIC: u32 = 0xe0f5_e1e2;
-/// Readers that know none of these may go on: the superblock has a checksum, and times are those of
+/// Readers that know none of these may ignore them: the superblock has a checksum, and times are those of
 /// changes.
 const COMPATIBLE: u32 = 1 | 2;
 
@@ -17,16 +17,16 @@ const COMPATIBLE: u32 = 1 | 2;
 pub struct Written {
     /// The first block of the device.
     pub superblock: Vec<u8>,
-    /// All other metadata: whole blocks, from the block on that was asked for.
+    /// All other metadata: whole blocks, from the requested block on.
     pub metadata: Vec<u8>,
 }
 
 /// Returns the metadata of a tree for a device on which they begin at the block `start`. The content of each
-/// regular file lies in blocks that follow each other, the last one filled up with zeros; `place` says
-/// which is the first. Files without content are not asked for.
+/// regular file is in consecutive blocks, the last one filled up with zeros; `place` returns
+/// the first one. It is not called for files without content.
 ///
 /// # Errors
-/// If something in the tree is more than the format can have.
+/// If the tree exceeds a limit of the format.
 pub fn metadata(
     tree: &Tree,
     uuid: [u8; 16],

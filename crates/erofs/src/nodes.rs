@@ -1,4 +1,4 @@
-//! Inodes: where each lies, and its bytes.
+//! Inodes: their places, and their bytes.
 
 use blocks::{Attr, FileId, Inode, NodeKind, Tree};
 
@@ -15,7 +15,7 @@ const LAYOUT_PLAIN: u16 = 0;
 /// The same, but that the last part, which fills no block, is behind the inode.
 const LAYOUT_INLINE: u16 = 2;
 
-/// Where an inode lies, and what of its content is metadata.
+/// The place of an inode, and the part of its content that is metadata.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     /// Its first byte, from the beginning of the metadata.

@@ -15,8 +15,8 @@ const PREFIXES: [(&[u8], u8); 5] = [
     (b"user.", 1),
 ];
 
-/// Encodes attributes: nothing if there are none. Names that Linux has no handler for are left out, since
-/// nobody could set or read them.
+/// Encodes attributes: nothing if there are none. Names without a handler in Linux are left out, since
+/// they cannot be set or read.
 pub(crate) fn encode<'a>(
     xattrs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
 ) -> Result<Vec<u8>, ErofsError> {
@@ -47,7 +47,7 @@ pub(crate) fn encode<'a>(
     }
 }
 
-/// Returns what an inode says of the length of its attributes; `None` if they are too long.
+/// Returns the field of an inode for the length of its attributes; `None` if they are too long.
 pub(crate) fn units(body: &[u8]) -> Option<u16> {
     match body.len() {
         0 => Some(0),

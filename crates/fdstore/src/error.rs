@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of this crate.
 
 use std::io;
 
@@ -18,24 +18,24 @@ pub enum StoreError {
     /// The variables of `sd_listen_fds(3)` do not fit together.
     #[error("LISTEN_FDS is {0:?}, which is no number of descriptors")]
     Count(String),
-    /// This program was told that its keeper hears it over a descriptor, and has none.
+    /// This program is configured for a keeper's descriptor, and has none.
     #[error("the descriptor of the keeper is missing: was this process started by a keeper?")]
     Unlinked,
     /// Another process is the keeper.
     #[error("{}", taken(*.process))]
     Taken {
-        /// Which, if it has said so yet.
+        /// Its process id, if it has reported one.
         process: Option<u32>,
     },
-    /// The manager did not answer in time.
+    /// The manager did not respond in time.
     #[error("the service manager has not confirmed in time")]
     Unanswered,
     /// A step of it failed.
     #[error("{doing}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }

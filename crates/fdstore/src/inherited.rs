@@ -1,14 +1,14 @@
-//! The service's side: what it was started with.
+//! The service's side: inherited descriptors.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 
 use crate::{Result, StoreError};
 
-/// The name of a descriptor for which none was told, as in `sd_listen_fds(3)`.
+/// The name of a descriptor that was passed without one, as in `sd_listen_fds(3)`.
 const NAMELESS: &str = "unknown";
 
-/// The variables that tell a program which descriptors it was started with.
+/// The variables with the descriptors that a program inherits.
 #[derive(Clone, Debug, Default)]
 pub struct Variables {
     /// `LISTEN_PID`
@@ -56,7 +56,7 @@ impl Inherited {
     /// Takes them; they are closed on exec from now on. Works once in a program's life.
     ///
     /// # Errors
-    /// If the variables are nonsense, or not all of the descriptors are there.
+    /// If the variables are invalid, or a descriptor is missing.
     pub fn take(variables: &Variables) -> Result<Self> {
         let names = variables.read(std::process::id())?;
         if names.is_empty() {
@@ -67,7 +67,7 @@ impl Inherited {
         Ok(Self(names.into_iter().zip(descriptors).collect()))
     }
 
-    /// Takes out all of one name, in their order.
+    /// Removes and returns all of one name, in their order.
     pub fn remove(&mut self, name: &str) -> Vec<OwnedFd> {
         let (of_name, rest) = std::mem::take(&mut self.0)
             .into_iter()
@@ -79,7 +79,7 @@ impl Inherited {
             .collect()
     }
 
-    /// Returns the names of those that are left.
+    /// Returns the names of the remaining ones.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }

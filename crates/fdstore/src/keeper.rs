@@ -1,9 +1,9 @@
-//! The manager's side: a process that does nothing but start a program, hold its descriptors, and
-//! start it again.
+//! The manager's side: a process that only starts a program, holds its descriptors, and
+//! restarts it.
 //!
 //! It has one thread and no state on disk. It waits for three things: a signal, a message, the
-//! end of its child. Each child has a [link](crate::link) of its own. What a child said before its
-//! end is heard before the next one is started, so a descriptor that was sent is never lost.
+//! end of its child. Each child has a separate [link](crate::link). Messages of a child from before its
+//! end are handled before the next one is started, so a descriptor that was sent is never lost.
 
 mod child;
 mod claim;
@@ -29,8 +29,8 @@ use child::{Child, Death};
 use claim::Claim;
 use restarts::{Cause, Restarts};
 
-/// The variable that tells a child the process that keeps its descriptors, so that it can watch
-/// over it in turn. Not set under systemd.
+/// The variable with the process id of the keeper, so that its child can watch
+/// it. Not set under systemd.
 pub const KEEPER_PID: &str = "YOLOFS_KEEPER_PID";
 
 /// The variable with the way to the manager.
@@ -56,7 +56,7 @@ const ROUND: usize = 4096;
 /// How long a keeper that died may take to be gone.
 const SUCCESSION: Duration = Duration::from_secs(5);
 
-/// What a keeper starts.
+/// The program of a keeper.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The program; absolute.
@@ -74,24 +74,24 @@ pub struct Ended {
     pub code: Option<i32>,
 }
 
-/// Starts a program, holds its descriptors, and starts it again when it dies.
+/// Starts a program, holds its descriptors, and restarts it when it dies.
 #[derive(Debug)]
 pub struct Keeper {
     program: Program,
-    /// What was run before `program.path`: the way back if that never becomes ready.
+    /// The program before `program.path`, which is used again if that never becomes ready.
     former: Option<PathBuf>,
     /// What to run when the child ends.
     next: Option<PathBuf>,
-    /// Keeps others from being the keeper.
+    /// The lock against a second keeper.
     _claim: Claim,
-    /// This end of the way from the child, for as long as there may be something to hear.
+    /// This end of the link to the child, as long as messages may arrive.
     link: Option<OwnedFd>,
     signals: SignalFd,
     store: Store,
     child: Option<Child>,
     restarts: Restarts,
     start_at: Instant,
-    /// A signal has asked for the end.
+    /// Whether a signal has requested the end.
     told_to_end: bool,
 }
 
@@ -108,11 +108,11 @@ impl Keeper {
         Self::prepare(program, claim, limits)
     }
 
-    /// Makes a keeper for the process that has started this one with [`surround`], with what
-    /// that handed over. When it dies, or has died already, `program` is started.
+    /// Makes a keeper for the process that has started this one with [`surround`], with the descriptors
+    /// from that. When it dies, or has died already, `program` is started.
     ///
     /// # Errors
-    /// If nothing was handed over.
+    /// If there are no descriptors from it.
     pub fn adopt(
         program: Program,
         lock: &Path,
@@ -173,12 +173,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// Does its work until the child ends on purpose: with code 0, after `STOPPING=1`, or after
-    /// this process was told to end by `SIGTERM` or `SIGINT`, which it passes on.
+    /// Runs until the child ends on purpose: with code 0, after `STOPPING=1`, or after
+    /// this process received `SIGTERM` or `SIGINT`, which it passes on.
     ///
     /// # Errors
-    /// If the kernel refuses what a keeper needs. A program that cannot be started is none: it
-    /// is tried again.
+    /// If a system call that a keeper needs fails. A program that cannot be started is no error: it
+    /// is retried.
     pub fn run(mut self) -> Result<Ended> {
         loop {
             if self.child.is_none() {
@@ -380,11 +380,11 @@ impl Keeper {
     }
 }
 
-/// Starts another keeper around this process, after its keeper has died. Returns that, which is a
-/// child of this process, and the way to it.
+/// Starts another keeper around this process, after its keeper has died. Returns that keeper, which is a
+/// child of this process, and the link to it.
 ///
-/// `keeper` has to call [`Keeper::adopt`]. It gets `descriptors`; what is sent to it from now on
-/// waits until it listens.
+/// `keeper` has to call [`Keeper::adopt`]. It gets `descriptors`; messages to it from now on
+/// wait until it listens.
 ///
 /// # Errors
 /// If the program cannot be started.

@@ -5,35 +5,35 @@
 //! service manager (`FDSTORE=1`), and gets them again when it is started the next time
 //! (`LISTEN_FDS`). This crate has both sides of that:
 //!
-//! - the service's: [`Notifier`] tells, [`Inherited`] takes what was handed over;
+//! - the service's: [`Notifier`] sends messages, [`Inherited`] takes inherited descriptors;
 //! - the manager's, for machines without systemd: [`Keeper`] starts a program, holds its
-//!   descriptors, and starts it again when it dies.
+//!   descriptors, and restarts it when it dies.
 //!
-//! Both speak the protocol of `sd_notify(3)` and `sd_listen_fds(3)`, so that a service has one
-//! code path whoever started it. Beyond it there is one word of our own, `X_YOLOFS_PROGRAM=`,
-//! with which a service says which program to run the next time: an upgrade.
+//! Both use the protocol of `sd_notify(3)` and `sd_listen_fds(3)`, so that a service has one
+//! code path for both managers. There is one extension, `X_YOLOFS_PROGRAM=`,
+//! with which a service sets the program to run the next time: an upgrade.
 //!
 //! # When the keeper dies
 //!
-//! Its child lives on. It learns of the death from the keeper's pidfd ([`KEEPER_PID`]), and starts
-//! another keeper around itself with [`surround`], which hands over all descriptors and one end of
-//! a pair of sockets: what is sent on the other from then on waits there. [`Keeper::adopt`] is the
-//! other end of that.
+//! When the keeper dies, its child keeps running. It detects the death by the keeper's pidfd ([`KEEPER_PID`]), and
+//! starts another keeper around itself with [`surround`], which passes all descriptors and one end of
+//! a pair of sockets: messages sent on the other from then on wait there. [`Keeper::adopt`] is the
+//! counterpart.
 //!
 //! # What is refused
 //!
-//! A keeper hears its child alone: over a pair of connected sockets that is made for each child and
-//! has no name in any namespace. What the kernel says of who has sent a message is not gone by: who
-//! has `CAP_SYS_ADMIN` has it say what he likes. [`Limits`] bound how many descriptors there are
-//! and how long their names are together: they travel to the next start in one variable of the
-//! environment, and a start must never fail for its length.
+//! A keeper receives messages from its child only: over a pair of connected sockets that is made for each child and
+//! has no name in any namespace. The kernel's credentials of a sender are not trusted: a process with
+//! `CAP_SYS_ADMIN` can forge them. [`Limits`] bound how many descriptors there are
+//! and how long their names are together: they are passed to the next start in one environment
+//! variable, and a start must never fail because of its length.
 //!
 //! # Other releases
 //!
-//! Earlier keepers listened at a name, as systemd does. A service of this release speaks to such a
-//! keeper as to systemd. One of an earlier release that this keeper starts ends at once, and says
-//! that `NOTIFY_SOCKET` is no address; the program before it is started again. One that starts a
-//! keeper of this release around itself is looked after, and not heard.
+//! Earlier keepers listened at a name, as systemd does. A service of this release uses such a
+//! keeper like systemd. One of an earlier release that this keeper starts ends at once, with the error
+//! that `NOTIFY_SOCKET` is no address; the program before it is started again. If one starts a
+//! keeper of this release around itself, the keeper watches it, and ignores its messages.
 //!
 //! ```
 //! use std::os::fd::AsFd as _;

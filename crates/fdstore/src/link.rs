@@ -1,8 +1,8 @@
-//! The way between a keeper and its child: a pair of connected sockets that have no name.
+//! The link between a keeper and its child: a pair of connected, unnamed sockets.
 //!
-//! Who holds the child's end is heard, and nobody else can be: there is nothing to connect or to
-//! send to, and so nothing to be checked or forged. The child takes its end when it starts
-//! ([`Inherited`]) and passes it on to nobody.
+//! Only the holder of the child's end can send messages: there is no name to connect or to
+//! send to, and so nothing to check or forge. The child takes its end when it starts
+//! ([`Inherited`]) and passes it to no other process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::{Inherited, Result, StoreError};
 /// The name that the child's end has among its descriptors.
 pub(crate) const NAME: &str = "keeper-link";
 
-/// The value of `NOTIFY_SOCKET` for who has a link. A release that knows only names takes it for
-/// none, says so, and ends; without a value it would be a keeper itself.
+/// The value of `NOTIFY_SOCKET` for a child with a link. A release that knows only names rejects it
+/// with an error, and ends; without a value it would become a keeper itself.
 pub(crate) const ADDRESS: &str = "fd:keeper-link";
 
 /// The child's end. Clones are of the same end.
@@ -24,10 +24,10 @@ pub(crate) const ADDRESS: &str = "fd:keeper-link";
 pub struct Link(Arc<OwnedFd>);
 
 impl Link {
-    /// Takes this program's end from what it was started with.
+    /// Takes this program's end from the inherited descriptors.
     ///
     /// # Errors
-    /// If it is not there.
+    /// If it is missing.
     pub(crate) fn take(inherited: &mut Inherited) -> Result<Self> {
         // The keeper's own comes first, whatever it was given to keep.
         match inherited.remove(NAME).into_iter().next() {

@@ -1,4 +1,4 @@
-//! What a service tells its manager: assignments, one a line, as `sd_notify(3)` lists them.
+//! Messages of a service to its manager: assignments, one a line, as `sd_notify(3)` lists them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,7 +14,7 @@ pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// One message. What it does not know it leaves out, as the protocol wants it.
+/// One message. Unknown assignments are ignored, as the protocol requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// `READY=1`: the start is over.
@@ -25,7 +25,7 @@ pub struct Message {
     pub status: Option<String>,
     /// `FDSTORE=1`: keep the descriptors that come with this.
     pub store: bool,
-    /// `FDPOLL=0`: keep them even if they say that their other end is gone.
+    /// `FDPOLL=0`: keep them even if their other end is closed.
     pub unpolled: bool,
     /// `FDSTOREREMOVE=1`: forget the descriptors of that name.
     pub remove: bool,
@@ -38,7 +38,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads a message. What is unknown or malformed is left out.
+    /// Parses a message. Unknown or malformed parts are ignored.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut message = Self::default();

@@ -1,4 +1,4 @@
-//! The service's side: telling the manager.
+//! The service's side: sending messages to the manager.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -30,19 +30,19 @@ pub struct Notifier(Mutex<Channel>);
 
 #[derive(Clone, Debug)]
 enum Channel {
-    /// systemd's, or that of a keeper of a release that had a name: it goes by who the kernel says
-    /// has sent.
+    /// systemd's, or that of a keeper of a release that had a name: it identifies senders by the kernel's
+    /// credentials.
     Name(Address),
     /// The keeper's.
     Link(Link),
 }
 
 impl Notifier {
-    /// Returns the way that `NOTIFY_SOCKET` says; a keeper's is taken from what this program was
-    /// started with.
+    /// Returns the manager of `NOTIFY_SOCKET`; the link of a keeper is taken from the inherited
+    /// descriptors.
     ///
     /// # Errors
-    /// If it is no address, or what came is not the keeper's.
+    /// If it is no address, or the inherited descriptor is not the keeper's.
     pub fn find(value: &OsStr, inherited: &mut Inherited) -> Result<Self> {
         let way = if value == link::ADDRESS {
             Channel::Link(Link::take(inherited)?)
@@ -52,7 +52,7 @@ impl Notifier {
         Ok(Self(Mutex::new(way)))
     }
 
-    /// Returns whether whoever may send as another process is heard there.
+    /// Returns whether the manager accepts forged credentials of another process.
     #[must_use]
     pub fn has_name(&self) -> bool {
         matches!(self.way(), Channel::Name(_))
@@ -68,10 +68,10 @@ impl Notifier {
         way.clone()
     }
 
-    /// Tells that the start is over.
+    /// Notifies that the start is complete.
     ///
     /// # Errors
-    /// If the manager is gone, or does not take messages any more.
+    /// If the manager has ended, or does not accept messages any more.
     pub fn ready(&self) -> Result<()> {
         self.tell(&Message {
             ready: true,
@@ -79,7 +79,7 @@ impl Notifier {
         })
     }
 
-    /// Tells how things are, in one line for people.
+    /// Sends the status, in one line for people.
     ///
     /// # Errors
     /// As [`ready`](Self::ready).
@@ -90,7 +90,7 @@ impl Notifier {
         })
     }
 
-    /// Tells that the end has begun: whatever the exit code, it is meant.
+    /// Notifies that the service is ending on purpose, whatever its exit code.
     ///
     /// # Errors
     /// As [`ready`](Self::ready).
@@ -101,13 +101,13 @@ impl Notifier {
         })
     }
 
-    /// Has the manager keep a descriptor under a name, beside those of that name it has already.
+    /// Stores a descriptor with the manager under a name, in addition to those with that name.
     ///
     /// It is not polled: a manager that did would be woken by each request on a FUSE device.
     ///
     /// # Errors
-    /// As [`ready`](Self::ready), and if the protocol cannot carry the name. That the store is
-    /// full is not told.
+    /// As [`ready`](Self::ready), and if the protocol does not allow the name. A full store is
+    /// not reported.
     pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) -> Result<()> {
         let message = Message {
             store: true,
@@ -130,9 +130,9 @@ impl Notifier {
         })
     }
 
-    /// Tells which program to start when this one ends, whatever its exit code. A
-    /// [`Keeper`](crate::Keeper) understands that; systemd ignores it. A program that ends before
-    /// it says [`ready`](Self::ready) is followed by the one before it.
+    /// Sets the program to start when this one ends, whatever its exit code. A
+    /// [`Keeper`](crate::Keeper) supports that; systemd ignores it. If a program ends before
+    /// it reports [`ready`](Self::ready), the one before it is started.
     ///
     /// # Errors
     /// As [`ready`](Self::ready).

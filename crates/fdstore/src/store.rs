@@ -1,8 +1,8 @@
-//! What a keeper holds.
+//! The descriptors of a keeper.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-/// How much a keeper takes.
+/// The limits of a keeper.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Descriptors.
@@ -37,7 +37,7 @@ impl Store {
         }
     }
 
-    /// Takes a descriptor, or gives it back if there is no room for it.
+    /// Stores a descriptor, or returns it if there is no space for it.
     pub(crate) fn put(&mut self, name: &str, descriptor: OwnedFd) -> Result<(), OwnedFd> {
         let names_bytes = self.names_bytes + name.len() + 1;
         if self.kept.len() == self.limits.descriptors || names_bytes > self.limits.names_bytes {

@@ -11,7 +11,7 @@ pub struct Config {
     pub tickets: usize,
     /// The most unfinished pieces of all tickets.
     pub waiting: usize,
-    /// The most pieces that streams may promise; what they promise beyond that is not waited for.
+    /// The maximum number of pieces that streams may promise; further ones are not waited for.
     pub promised: usize,
     /// The most bytes that may be requested at a time, from all peers.
     pub in_flight_bytes: u64,
@@ -28,6 +28,9 @@ pub struct Config {
     /// A peer that owes something and sends nothing for so long is stalled, or for four
     /// retransmission timeouts if these are longer.
     pub stall_floor: Duration,
+    /// The same where another server can be asked: for this long, or for a retransmission timeout and what two
+    /// pieces take if that is longer. Twice as long after each silence that was none.
+    pub stall_elsewhere: Duration,
     /// How often a piece is requested again after a failure.
     pub retries: u8,
     /// After so many wrong pieces, a server is not asked any more.
@@ -51,6 +54,8 @@ impl Default for Config {
             hedge_floor: Duration::from_millis(50),
             // What a read may cost at most when a service falls silent.
             stall_floor: Duration::from_millis(500),
+            // Four round trips of 20 ms: longer than a busy machine pauses as a rule.
+            stall_elsewhere: Duration::from_millis(80),
             retries: 3,
             wrong_limit: 8,
         }

@@ -1,5 +1,20 @@
 //! What an engine did, in numbers.
 
+/// What came from one peer, in numbers that only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerCounts {
+    /// Requests that were sent to it.
+    pub requests: u64,
+    /// Pieces that came from it.
+    pub pieces: u64,
+    /// Bytes of these, as they were sent.
+    pub received_bytes: u64,
+    /// Pieces of these with wrong bytes.
+    pub wrong: u64,
+    /// How often it stalled.
+    pub stalls: u64,
+}
+
 /// Counters of an engine; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -7,7 +22,7 @@ pub struct Counts {
     pub requests: u64,
     /// Pieces in these requests.
     pub requested: u64,
-    /// Wanted pieces that somebody else had already asked for, or that a stream brought.
+    /// Wanted pieces that were already requested for another caller, or that a stream brought.
     pub joins: u64,
     /// Flights that became more urgent because of a join.
     pub promotions: u64,
@@ -17,7 +32,7 @@ pub struct Counts {
     pub retries: u64,
     /// Pieces of streams that were requested ahead of their turn, or were not needed any more.
     pub skips: u64,
-    /// Pieces that streams were told to send before their turn.
+    /// Pieces that streams were requested to send early.
     pub reordered: u64,
     /// Requests that were cancelled.
     pub cancelled: u64,

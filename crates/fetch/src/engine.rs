@@ -4,6 +4,7 @@ mod arrivals;
 mod dispatch;
 mod lateness;
 mod partners;
+mod servers;
 mod wanting;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use crate::budget::HedgeBudget;
 use crate::config::Config;
-use crate::counts::Counts;
+use crate::counts::{Counts, PeerCounts};
 use crate::exchange::{Action, Peer, RequestId, Server};
 use crate::flights::{Flight, Request};
 use crate::peers::PeerState;
@@ -30,9 +31,11 @@ enum Alarm<K> {
     Flight(K),
     /// A peer may have stalled.
     Peer(Peer),
+    /// A server may be believed again.
+    Server(Server),
 }
 
-/// What is known of the way to a peer.
+/// The measured properties of the path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
     /// The smoothed round trip, with what responses wait for at the server.
@@ -45,7 +48,7 @@ pub struct LinkState {
     pub in_flight_bytes: u64,
 }
 
-/// Decides what is requested from whom and when; see the documentation of the crate.
+/// Decides what is requested, from which peer, and when; see the documentation of the crate.
 #[derive(Debug)]
 pub struct Engine<K> {
     config: Config,
@@ -85,8 +88,8 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Returns what to do next. Call it until it returns `None`, after each other call and at
-    /// [`next_wake`](Self::next_wake). Tell what has come before you poll: a poll judges who is late.
+    /// Returns the next action. Call it until it returns `None`, after each other call and at
+    /// [`next_wake`](Self::next_wake). Report received pieces before polling: a poll decides which peers are late.
     pub fn poll(&mut self, now: Duration) -> Option<Action<K>> {
         while let Some(alarm) = self.timers.pop(now) {
             self.ring(now, alarm);
@@ -110,7 +113,7 @@ impl<K: Key> Engine<K> {
         self.counts
     }
 
-    /// Returns what is known of the way to a peer.
+    /// Returns the properties of the path to a peer.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -123,6 +126,15 @@ impl<K: Key> Engine<K> {
             window_bytes: peer.window(&self.config),
             in_flight_bytes: peer.in_flight(),
         }
+    }
+
+    /// Returns what came from a peer so far.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    #[must_use]
+    pub fn peer_counts(&self, peer: Peer) -> PeerCounts {
+        self.peers[peer.index()].counts
     }
 
     /// Returns how many pieces are being fetched or queued.
@@ -142,6 +154,7 @@ impl<K: Key> Engine<K> {
             Alarm::Ticket(ticket) => self.deadline(now, ticket),
             Alarm::Flight(key) => self.flight_late(now, key),
             Alarm::Peer(peer) => self.peer_silent(now, peer),
+            Alarm::Server(server) => self.believe(now, server),
         }
     }
 
@@ -185,7 +198,7 @@ impl<K: Key> Engine<K> {
         Some(flight)
     }
 
-    /// Cancels a request if nobody waits for any part of it.
+    /// Cancels a request if no caller waits for any part of it.
     fn cancel_unless_wanted(&mut self, now: Duration, id: RequestId) {
         let Some(request) = self.requests.get(&id) else {
             return;

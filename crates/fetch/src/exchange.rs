@@ -1,4 +1,4 @@
-//! What the engine and those who do its I/O tell each other.
+//! The messages between the engine and the code that does its I/O.
 
 use crate::want::{Piece, Priority, Ticket, Verdict};
 
@@ -20,10 +20,10 @@ impl Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Server(pub u16);
 
-/// Which requests a peer is meant for. Other requests use it only if no other peer can be asked.
+/// The requests that a peer is meant for. Other requests use it only if no other peer can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Requests for which somebody waits.
+    /// Requests for which a caller waits.
     Demand,
     /// Plans, readahead and fills.
     Background,
@@ -31,7 +31,7 @@ pub enum Lane {
     Any,
 }
 
-/// Names one [`Action::Request`].
+/// The name of one [`Action::Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) u64);
 
@@ -64,7 +64,7 @@ pub enum Outcome {
     Here,
     /// The server does not have it.
     Absent,
-    /// The server has too much to do: it can be asked again later.
+    /// The server is too busy: it can be asked again later.
     Busy,
     /// The server could not read it, or the response was cut short.
     Failed,
@@ -72,13 +72,13 @@ pub enum Outcome {
     Wrong,
 }
 
-/// What is to be done with the bytes that [`Engine::on_piece`](crate::Engine::on_piece) was told of.
+/// What to do with the bytes of a call of [`Engine::on_piece`](crate::Engine::on_piece).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Arrival {
-    /// They are the first copy: publish them before the next poll, which tells those who wait.
+    /// They are the first copy: publish them before the next poll, which notifies the waiting callers.
     First,
-    /// Not the first copy, nothing that anybody waits for, or no bytes at all: drop them.
+    /// Not the first copy, not wanted by a caller, or no bytes at all: drop them.
     Unneeded,
 }
 
@@ -87,7 +87,7 @@ pub enum Arrival {
 pub enum Action<K> {
     /// Send a request.
     Request {
-        /// To whom.
+        /// The peer.
         peer: Peer,
         /// Its name, for [`Via::Request`].
         request: RequestId,
@@ -97,45 +97,52 @@ pub enum Action<K> {
         /// How urgent it is.
         priority: Priority,
     },
-    /// Tell the sender of a stream not to send these.
+    /// Notify the sender of a stream not to send these.
     Skip {
-        /// Who sends it.
+        /// The sender.
         peer: Peer,
-        /// Which stream.
+        /// The stream.
         stream: StreamId,
-        /// What is not needed: 1 to [`Config::batch`](crate::Config::batch) keys.
+        /// The unneeded keys: 1 to [`Config::batch`](crate::Config::batch).
         keys: Vec<K>,
     },
-    /// Tell the sender of a stream to send these next, the first of them first: somebody waits for them.
+    /// Notify the sender of a stream to send these next, in this order: callers wait for them.
     Promote {
-        /// Who sends it.
+        /// The sender.
         peer: Peer,
-        /// Which stream.
+        /// The stream.
         stream: StreamId,
-        /// What is needed: 1 to [`Config::batch`](crate::Config::batch) keys.
+        /// The needed keys: 1 to [`Config::batch`](crate::Config::batch).
         keys: Vec<K>,
     },
-    /// Tell a peer that nobody wants the rest of a request.
+    /// Notify a peer that the rest of a request is not wanted any more.
     Cancel {
-        /// Who was asked.
+        /// The peer.
         peer: Peer,
-        /// Which request.
+        /// The request.
         request: RequestId,
     },
-    /// A peer sends nothing although it should: look after its connection. It is asked again after
+    /// Notify the sender of a stream to end it: its server is not trusted any more.
+    EndStream {
+        /// The sender.
+        peer: Peer,
+        /// The stream.
+        stream: StreamId,
+    },
+    /// A peer is silent although responses are due: check its connection. It is asked again after
     /// [`Engine::on_progress`](crate::Engine::on_progress) or
     /// [`Engine::on_peer_up`](crate::Engine::on_peer_up).
     Stalled {
-        /// Which one.
+        /// The peer.
         peer: Peer,
     },
     /// A piece of a ticket ended. Each ends exactly once, unless the ticket was left before.
     Done {
-        /// Whose.
+        /// The ticket.
         ticket: Ticket,
-        /// Which piece.
+        /// The piece.
         key: K,
-        /// How.
+        /// The result.
         verdict: Verdict,
     },
 }

@@ -6,7 +6,7 @@ use crate::exchange::{Peer, RequestId, Server, StreamId};
 use crate::queue::Position;
 use crate::want::{Piece, Priority, Ticket, Verdict};
 
-/// One piece that is being fetched, whoever wants it.
+/// One piece that is being fetched, for all its callers (singleflight).
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) bytes: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Flight {
     pub(crate) queued: Option<Position>,
     /// Attempts that failed.
     pub(crate) failures: u8,
-    /// Who failed last: others are tried first.
+    /// The peer that failed last: others are tried first.
     pub(crate) failed_on: Option<Peer>,
     /// Servers that do not have it.
     pub(crate) refused: Vec<Server>,
@@ -68,6 +68,6 @@ pub(crate) struct Request<K> {
     pub(crate) behind: u64,
     /// Whether no piece of it was answered so far.
     pub(crate) silent: bool,
-    /// What was not answered.
+    /// Pieces without a response.
     pub(crate) pieces: Vec<Piece<K>>,
 }

@@ -1,16 +1,16 @@
-//! What to request from whom and when, without I/O and without a clock.
+//! Decides what to request, from which peer, and when, without I/O and without a clock.
 //!
-//! Whoever does the I/O owns an [`Engine`], tells it what is wanted and what came, and does the
+//! The code that does the I/O owns an [`Engine`], reports wanted and received pieces, and carries out the
 //! [`Action`]s that [`Engine::poll`] returns. Times are passed in, as durations since any fixed moment.
 //!
 //! - A piece that several callers want is fetched once: they join, and the most urgent of them decides
 //!   its [`Priority`].
-//! - Requests fill a window that follows from the measured round trip and rate of each [`Peer`]. What
-//!   waits for the window goes in batches.
-//! - A peer may send a stream of pieces unasked ([`Engine::promised`]). What it will bring soon is
-//!   waited for; what comes too late is requested, and skipped in the stream.
-//! - What is late is requested from a second peer, within a budget. What fails is tried elsewhere.
-//!   A peer that stalls, lies or goes away is left.
+//! - Requests fill a window that follows from the measured round trip and rate of each [`Peer`]. Pieces
+//!   that wait for the window are requested in batches.
+//! - A peer may send a stream of pieces unasked ([`Engine::promised`]). Pieces that it will bring soon are
+//!   waited for; pieces that come too late are requested, and skipped in the stream.
+//! - Late pieces are requested from a second peer, within a budget. Failed ones are requested elsewhere.
+//!   A peer that stalls, sends wrong data or is lost is not used.
 //! - Every piece of every ticket ends exactly once, at the latest at its deadline.
 //!
 //! ```
@@ -52,7 +52,7 @@
 //! assert_eq!(engine.counts().joins, 1);
 //! ```
 //!
-//! [`predict`] is readahead without a plan: it says what is probably read next.
+//! [`predict`] is readahead without a plan: it returns the chunks that are probably read next.
 
 #![forbid(unsafe_code)]
 
@@ -74,7 +74,7 @@ mod timers;
 mod want;
 
 pub use config::Config;
-pub use counts::Counts;
+pub use counts::{Counts, PeerCounts};
 pub use engine::{Engine, LinkState};
 pub use exchange::{Action, Arrival, Lane, Outcome, Peer, RequestId, Server, StreamId, Via};
 pub use want::{Key, Piece, Priority, Ticket, Verdict};

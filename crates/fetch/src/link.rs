@@ -1,4 +1,4 @@
-//! What is known of the way to a peer: round trip, delivery rate, and the window that follows.
+//! The measured path to a peer: round trip, delivery rate, and the window that follows.
 //!
 //! The window is twice the product of the smallest round trip and the highest rate of late, as BBR
 //! does it: once keeps the line full, twice finds out whether the line is faster.
@@ -70,7 +70,7 @@ impl Link {
         }
     }
 
-    /// Notes a round trip, by the rules of RFC 6298.
+    /// Records a round trip, by the rules of RFC 6298.
     pub(crate) fn round_trip(&mut self, now: Duration, sample: Duration) {
         self.shortest.offer(now, sample, Ord::min);
         self.smooth = Some(match self.smooth {
@@ -82,23 +82,30 @@ impl Link {
         });
     }
 
-    /// Notes a rate that was measured elsewhere.
+    /// Records a rate that was measured elsewhere.
     pub(crate) fn rate_was(&mut self, now: Duration, rate: u64) {
         self.fastest.offer(now, rate, Ord::max);
     }
 
-    /// Notes that something is expected from now on, after a pause.
+    /// Records the rate of another link of this machine, as long as none was measured on this one.
+    pub(crate) fn rate_of_another(&mut self, now: Duration, rate: u64) {
+        if self.measured_rate().is_none() {
+            self.fastest.offer(now, rate, Ord::max);
+        }
+    }
+
+    /// Records that responses are due from now on, after a pause.
     pub(crate) fn busy(&mut self, now: Duration) {
         self.marks.clear();
         self.marks.push_back((now, self.delivered));
     }
 
-    /// Notes that nothing is expected any more: the rate of what comes later says nothing.
+    /// Records that no responses are due any more: the rate of later data means nothing.
     pub(crate) fn idle(&mut self) {
         self.marks.clear();
     }
 
-    /// Notes bytes that came.
+    /// Records received bytes.
     pub(crate) fn delivered(&mut self, now: Duration, bytes: u64) {
         self.delivered += bytes;
         let span = self.shortest_rtt().max(SPAN_MIN);

@@ -1,9 +1,10 @@
-//! Who can be asked, and what is open at each.
+//! The state of peers, and their pending requests.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Config;
+use crate::counts::PeerCounts;
 use crate::exchange::{Lane, RequestId, Server};
 use crate::link::{Link, transfer};
 use crate::want::Priority;
@@ -12,16 +13,27 @@ use crate::want::Priority;
 /// that does not compress: this is what a large one takes at 10 Mbit/s.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Whether a peer can be asked.
+/// The state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Down,
     Up,
     /// It owes something and sends nothing.
     Stalled,
-    /// Its server sent too many wrong pieces.
-    Banned,
 }
+
+/// Whether the server of a peer is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    Full,
+    /// It sent wrong pieces, and others can be asked.
+    Paused,
+    /// It sent too many of them.
+    Lost,
+}
+
+/// How often the time doubles after which silence counts, where another server can be asked.
+const DOUBTS_MAX: u8 = 3;
 
 /// One peer.
 #[derive(Debug)]
@@ -29,7 +41,11 @@ pub(crate) struct PeerState {
     pub(crate) server: Server,
     pub(crate) lane: Lane,
     pub(crate) state: State,
-    /// Whether it sends pieces of a stream earlier when it is told to.
+    pub(crate) trust: Trust,
+    /// How often it was taken for stalled and was not.
+    false_stalls: u8,
+    pub(crate) counts: PeerCounts,
+    /// Whether it supports sending pieces of a stream early.
     pub(crate) promotes: bool,
     pub(crate) link: Link,
     /// When something last came from it, or when it began to owe something.
@@ -45,6 +61,15 @@ impl PeerState {
             server,
             lane,
             state: State::Down,
+            trust: Trust::Full,
+            false_stalls: 0,
+            counts: PeerCounts {
+                requests: 0,
+                pieces: 0,
+                received_bytes: 0,
+                wrong: 0,
+                stalls: 0,
+            },
             promotes: false,
             link: Link::new(config.initial_rtt),
             heard: Duration::ZERO,
@@ -55,7 +80,7 @@ impl PeerState {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.state == State::Up
+        self.state == State::Up && self.trust == Trust::Full
     }
 
     /// Whether it is meant for requests of a priority.
@@ -103,7 +128,7 @@ impl PeerState {
         self.link.rtt() + transfer(self.in_flight() + bytes, self.rate(config))
     }
 
-    /// How long a piece takes that is requested now for somebody who waits, at `rate` bytes per second.
+    /// The duration of a demand request for a piece, at `rate` bytes per second.
     pub(crate) fn demand_trip(&self, bytes: u32, rate: u64) -> Duration {
         let ahead = self.demand_bytes + u64::from(bytes);
         self.link.rtt() + transfer(ahead, rate)
@@ -119,6 +144,18 @@ impl PeerState {
     /// How long it may be silent.
     pub(crate) fn patience(&self, config: &Config) -> Duration {
         (self.link.timeout() * 4).max(config.stall_floor)
+    }
+
+    /// How long its server may be silent if another one can be asked.
+    pub(crate) fn patience_elsewhere(&self, config: &Config) -> Duration {
+        let two = transfer(config.window_floor_bytes, self.rate(config));
+        let patience = (self.link.timeout() + two).max(config.stall_elsewhere);
+        (patience * (1 << self.false_stalls)).min(self.patience(config))
+    }
+
+    /// Records that it was wrongly taken for stalled.
+    pub(crate) fn returned(&mut self) {
+        self.false_stalls = self.false_stalls.saturating_add(1).min(DOUBTS_MAX);
     }
 
     pub(crate) const fn requested(&mut self, priority: Priority, bytes: u64) {

@@ -1,20 +1,20 @@
-//! Readahead without a plan: what is probably read next, from what was read.
+//! Readahead without a plan: predicts the next reads from earlier ones.
 //!
-//! A read that somebody has to wait for is a miss. It costs a round trip, and in a round trip the line brings
-//! so many bytes: so many may be read in vain for each miss that is avoided. Therefore all amounts are in
+//! A demand read that misses costs a round trip, in which the line transfers
+//! a number of bytes: so many may be read in vain for each avoided miss. Therefore all amounts are in
 //! [round trips' worth of bytes](Gain::round_trip_bytes): much on a long and fast line, next to nothing on a
 //! slow one.
 //!
-//! - A file that is read from one chunk to the next, or with equal steps between them, is read on: one
-//!   step ahead at first, twice as many each time that what was predicted is used.
-//! - A small file is read whole. A miss in a large one brings what lies around it, the next miss in it twice as
+//! - A file that is read from one chunk to the next, or with equal steps between them, is predicted: one
+//!   step ahead at first, twice as many each time that a predicted chunk is used.
+//! - A small file is read whole. A miss in a large one predicts the chunks around it, the next miss in it twice as
 //!   much.
-//! - A miss in a small file brings small files beside it in the directory, as an interpreter reads its modules;
-//!   the next miss there twice as much. When they are missed in several directories that lie beside each other,
-//!   all of these [are looked through](Predictor::with_parents), and when in many anywhere, all that there are.
-//! - What a program [is linked with](Predictor::linked) is brought as soon as that is known.
+//! - A miss in a small file predicts small files beside it in the directory, as an interpreter reads its modules;
+//!   the next miss there twice as much. When they are missed in several neighbouring directories,
+//!   all of these [are included](Predictor::with_parents), and when in many anywhere, all directories.
+//! - The libraries that a program [is linked with](Predictor::linked) are predicted as soon as they are known.
 //!
-//! What was predicted is counted by where it lies. Where little of it is used, nothing more is predicted.
+//! Predictions are counted by place. Where few of them are used, no more are made.
 //!
 //! ```
 //! use fetch::predict::{FileChunks, Gain, Predictor};
@@ -70,14 +70,14 @@ pub struct Gain {
     /// The bytes that the line brings in a round trip, before compression: the measured round trip times the
     /// rate ([`LinkState`](crate::LinkState) has both). 0 if nothing is to be predicted.
     pub round_trip_bytes: u64,
-    /// The most bytes that may be predicted and not used yet: what there is memory for.
+    /// The maximum number of bytes that are predicted and not used yet: the limit of memory.
     pub unused_bytes: u64,
 }
 
-/// What is probably read next: chunks of the source that were neither read nor predicted before.
+/// A prediction: chunks of the source that were neither read nor predicted before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Predicted {
-    /// What is read soon, the most probable first.
+    /// Chunks that are read soon, the most probable first.
     pub soon: Vec<Range<u32>>,
     /// What may wait until nothing else is to be done.
     pub later: Vec<Range<u32>>,
@@ -98,7 +98,7 @@ struct Made {
     stopped_at: Option<u32>,
 }
 
-/// Predicts what is read next.
+/// Predicts the next reads.
 #[derive(Debug)]
 pub struct Predictor {
     /// By their first chunk.
@@ -119,7 +119,7 @@ pub struct Predictor {
 
 impl Predictor {
     /// Returns a predictor for a source of chunks of `chunk_bytes`, with nothing to gain. Files that share
-    /// chunks with one before them are left out.
+    /// chunks with an earlier one are left out.
     #[must_use]
     pub fn new(mut files: Vec<FileChunks>, chunk_bytes: u32) -> Self {
         files.retain(|file| file.chunks > 0 && file.first.checked_add(file.chunks).is_some());
@@ -150,7 +150,7 @@ impl Predictor {
         }
     }
 
-    /// Returns it with what is known of directories: the parent of each, by their numbers.
+    /// Adds the directory tree: the parent of each directory, by their numbers.
     #[must_use]
     pub fn with_parents(self, parents: HashMap<u32, u32>) -> Self {
         let branches = Branches::new(parents, &self.files);
@@ -162,7 +162,7 @@ impl Predictor {
         self.gain = gain;
     }
 
-    /// Notes that a chunk is read, and returns what is probably read next.
+    /// Records a read of a chunk, and returns the prediction.
     pub fn touched(&mut self, chunk: u32) -> Predicted {
         let mut predicted = Predicted::default();
         let Some(at) = self.file_of(chunk) else {
@@ -201,8 +201,8 @@ impl Predictor {
         predicted
     }
 
-    /// Notes that a program is linked with the file that begins with this chunk, and returns what of it is
-    /// probably read next.
+    /// Records that a program is linked with the file that begins with this chunk, and returns the
+    /// prediction for it.
     pub fn linked(&mut self, first: u32) -> Predicted {
         let mut predicted = Predicted::default();
         let Some(at) = self.file_of(first) else {

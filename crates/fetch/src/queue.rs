@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::want::{Key, Priority};
 
-/// Where in a queue something stands; smaller is earlier.
+/// A position in a queue; smaller is earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position(i64);
 

@@ -10,7 +10,7 @@ use crate::want::{Key, Piece};
 enum Place {
     /// It will come.
     Coming,
-    /// The sender was told not to send it.
+    /// The sender was notified not to send it.
     Skipped,
     /// It came, or never will.
     Over,
@@ -24,9 +24,9 @@ struct Stream<K> {
     remaining: Remaining,
     coming: usize,
     skips: Vec<K>,
-    /// What the sender is to be told to send next.
+    /// Pieces that the sender is to send next.
     promotions: Vec<K>,
-    /// What it was told, or is to be told, to send before the rest.
+    /// Pieces that it was, or is to be, requested to send first.
     promoted: HashSet<K>,
 }
 
@@ -45,8 +45,8 @@ impl<K: Key> Streams<K> {
         }
     }
 
-    /// Notes what a stream will bring, behind what it promised before, and returns what of it was
-    /// not promised yet. What goes beyond `limit` pieces in all is left out.
+    /// Records the pieces that a stream will bring, behind those that it promised before, and returns those that were
+    /// not promised yet. Pieces beyond `limit` in all are left out.
     pub(crate) fn promise(
         &mut self,
         peer: Peer,
@@ -84,7 +84,7 @@ impl<K: Key> Streams<K> {
         fresh
     }
 
-    /// Returns who will bring a key, and the bytes up to its end that come first.
+    /// Returns the sender that will bring a key, and the bytes up to its end that come first.
     pub(crate) fn coming(&self, key: &K) -> Option<(StreamId, Peer, u64)> {
         let &(id, at) = self.places.get(key)?;
         let stream = self.streams.get(&id)?;
@@ -96,7 +96,7 @@ impl<K: Key> Streams<K> {
         (place == Place::Coming).then_some((id, stream.peer, ahead))
     }
 
-    /// Has a key sent before the rest of its stream, and returns whether that is to come.
+    /// Requests that a key is sent before the rest of its stream, and returns whether that is possible.
     pub(crate) fn promote(&mut self, key: &K) -> bool {
         let Some((id, ..)) = self.coming(key) else {
             return false;
@@ -109,7 +109,7 @@ impl<K: Key> Streams<K> {
         true
     }
 
-    /// Notes that a key is not needed from its stream, and queues the message that says so. Returns
+    /// Records that a key is not needed from its stream, and queues the message for the sender. Returns
     /// whether a stream was going to bring it.
     pub(crate) fn skip(&mut self, key: &K) -> bool {
         let Some((id, _)) = self.settle(key, Place::Skipped) else {
@@ -121,7 +121,7 @@ impl<K: Key> Streams<K> {
         true
     }
 
-    /// Notes that a stream brought a key, or said that it will not; returns its length if it was
+    /// Records that a stream brought a key, or reported that it will not; returns its length if it was
     /// expected.
     pub(crate) fn came(&mut self, id: StreamId, key: &K) -> Option<u32> {
         self.places.get(key).filter(|(owner, _)| *owner == id)?;
@@ -145,7 +145,7 @@ impl<K: Key> Streams<K> {
         Some((id, piece.bytes))
     }
 
-    /// Forgets a stream, and returns what it did not bring.
+    /// Removes a stream, and returns the pieces that did not arrive.
     pub(crate) fn end(&mut self, id: StreamId) -> Option<(Peer, Vec<K>)> {
         let stream = self.streams.remove(&id)?;
         let mut missing = Vec::new();
@@ -187,7 +187,7 @@ impl<K: Key> Streams<K> {
             .filter(move |(_, stream)| stream.peer == peer)
     }
 
-    /// Takes up to `most` keys that a sender is to be told to skip.
+    /// Takes up to `most` keys that a sender is to be requested to skip.
     pub(crate) fn next_skip(&mut self, most: usize) -> Option<(Peer, StreamId, Vec<K>)> {
         let (id, stream) = self
             .streams
@@ -198,7 +198,7 @@ impl<K: Key> Streams<K> {
         Some((stream.peer, *id, keys))
     }
 
-    /// Takes up to `most` keys that a sender is to be told to send next.
+    /// Takes up to `most` keys that a sender is to be requested to send next.
     pub(crate) fn next_promotion(&mut self, most: usize) -> Option<(Peer, StreamId, Vec<K>)> {
         let (id, stream) = self
             .streams

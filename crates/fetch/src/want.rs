@@ -1,11 +1,11 @@
-//! What a caller wants, and how each part of it ends.
+//! The request of a caller, and the result for each piece.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// What names a piece: the hash of a chunk, its number in an index, or an offset of a blob.
+/// The name of a piece: the hash of a chunk, its number in an index, or an offset of a blob.
 ///
-/// Implemented for every type that has what it takes.
+/// Implemented for every type with these traits.
 pub trait Key: Copy + Eq + Hash + Ord + Debug {}
 
 impl<K: Copy + Eq + Hash + Ord + Debug> Key for K {}
@@ -22,15 +22,15 @@ pub struct Piece<K> {
 /// How urgent a request is; a greater one is more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Fills a cache; nobody needs it soon.
+    /// Fills a cache; not needed soon.
     Fill,
     /// A plan or a readahead expects that it will be read soon.
     Plan,
-    /// Somebody waits for it.
+    /// A caller waits for it.
     Demand,
 }
 
-/// Names one call of [`Engine::want`](crate::Engine::want).
+/// The name of one call of [`Engine::want`](crate::Engine::want).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
@@ -39,15 +39,15 @@ pub struct Ticket(pub(crate) u64);
 pub enum Verdict {
     /// It came, and was verified.
     Here,
-    /// Every server that could be asked says that it does not have it.
+    /// Every server that could be asked reported that it does not have it.
     Absent,
     /// It was tried as often as allowed, and each attempt failed.
     Failed,
-    /// What came was something else, and there is no other server to ask.
+    /// The received data was wrong, and there is no other server to ask.
     Wrong,
     /// The engine or the servers have too much to do.
     Busy,
-    /// No server that can be asked is reachable: read it from elsewhere.
+    /// No server that can be asked is reachable: use another source.
     Away,
     /// The deadline of the ticket passed.
     Late,

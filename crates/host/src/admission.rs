@@ -1,8 +1,8 @@
-//! Who may ask a process of ours over its unix socket.
+//! Access control for our unix sockets.
 //!
-//! The socket's directory is for its owner only, and so is the socket. Who still got hold of it,
-//! by a directory that was opened up or a descriptor that was passed on, is asked for by the
-//! kernel's word.
+//! The socket's directory is accessible to its owner only, and so is the socket. For peers that still
+//! connect, through a directory that was opened up or a descriptor that was passed on, the kernel
+//! reports the user, and that user is checked.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -15,39 +15,39 @@ use rawio::pidfd::PidFd;
 
 use crate::run_dir::RunDir;
 
-/// The users who may ask, but for workers.
+/// The users that are admitted, except workers.
 #[derive(Clone, Debug)]
 pub struct Admission {
     uids: Vec<u32>,
-    /// The run directory whose workers may not ask.
+    /// The run directory whose workers are refused.
     workers: Option<PathBuf>,
 }
 
 impl Admission {
-    /// Root, and whoever runs this process.
+    /// Admits root, and the user of this process.
     pub fn own() -> Self {
         Self::of(vec![0, geteuid().as_raw()])
     }
 
-    /// These users.
+    /// Admits these users.
     pub const fn of(uids: Vec<u32>) -> Self {
         let workers = None;
         Self { uids, workers }
     }
 
-    /// Leaves out the workers of a run directory, whoever they are: they only answer, and one that
-    /// asks was broken into.
+    /// Refuses the workers of a run directory, whatever their user: a worker only responds, and one
+    /// that sends requests was compromised.
     pub fn but_workers_of(self, run_dir: impl Into<PathBuf>) -> Self {
         let workers = Some(run_dir.into());
         Self { workers, ..self }
     }
 
-    /// Returns them.
+    /// Returns the admitted users.
     pub fn users(self) -> Vec<u32> {
         self.uids
     }
 
-    /// Admits a user, whom the kernel names, or says why not.
+    /// Admits a user, as reported by the kernel, or returns the reason for the refusal.
     pub fn check(&self, uid: Option<u32>) -> Result<(), String> {
         match uid {
             Some(uid) if self.uids.contains(&uid) => Ok(()),
@@ -58,7 +58,7 @@ impl Admission {
         }
     }
 
-    /// Admits whoever connected `stream`, or says why not.
+    /// Admits the peer of `stream`, or returns the reason for the refusal.
     pub fn check_peer(&self, stream: impl AsFd) -> Result<(), String> {
         let peer = getsockopt(&stream, PeerCredentials).ok();
         self.check(peer.map(|peer| peer.uid()))?;

@@ -1,9 +1,9 @@
-//! How the commands talk to a daemon: one JSON request and one JSON answer, a line each, over the
-//! unix socket in the run directory. What may be asked is up to the kind
-//! of daemon.
+//! The protocol between commands and a daemon: one JSON request and one JSON response, a line each, over
+//! the unix socket in the run directory. The requests depend on the kind of
+//! daemon.
 //!
-//! Only root and the daemon's own user are answered (`admission.rs`). A request is short and an answer
-//! bounded; a daemon that does not answer within the caller's deadline counts as stuck.
+//! Only root and the daemon's own user are admitted (`admission.rs`). Requests and responses are
+//! bounded; a daemon that does not respond within the caller's deadline counts as stuck.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::Shutdown;
@@ -30,16 +30,16 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a daemon reads what it throws away.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// An answer that can say that something could not be done.
+/// A response type that can express a failure.
 pub trait Reply: Serialize {
-    /// Returns the answer that says why, for people.
+    /// Returns the response for a failure, with the reason for people.
     fn failed(why: String) -> Self;
 }
 
-/// Asks the daemon that listens on `socket`.
+/// Sends a request to the daemon that listens on `socket`.
 ///
 /// # Errors
-/// If nobody listens there, or there is no answer within `deadline`.
+/// If no process listens there, or no response comes within `deadline`.
 pub fn call<Q: Serialize, A: DeserializeOwned>(
     socket: &Path,
     request: &Q,
@@ -63,7 +63,7 @@ pub fn call<Q: Serialize, A: DeserializeOwned>(
     })
 }
 
-/// Returns whether a call failed because its daemon is not there.
+/// Returns whether a call failed because its daemon does not run.
 #[must_use]
 pub fn nobody_listens(error: &anyhow::Error) -> bool {
     let cause = error.root_cause().downcast_ref::<std::io::Error>();
@@ -90,10 +90,10 @@ fn receive<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<T> {
     serde_json::from_slice(&line).context("decoding the message")
 }
 
-/// Listens on `socket`; what an earlier daemon left there is replaced.
+/// Listens on `socket`; the socket of an earlier daemon is replaced.
 ///
 /// # Errors
-/// If the socket cannot be made.
+/// If the socket cannot be created.
 pub fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -131,9 +131,9 @@ impl Callers {
         self.changed.notify_all();
     }
 
-    /// Waits until everyone who asked has the answer: a process that ends before would leave a
-    /// command without one. Returns anyway when it takes longer than an answer may, and whether all
-    /// have it.
+    /// Waits until all responses are sent: if the process ended before, a command would get no
+    /// response. Returns anyway when it takes longer than a response may, and whether all were
+    /// sent.
     pub fn wait_until_answered(&self) -> bool {
         let deadline = Instant::now() + REQUEST_DEADLINE;
         let mut count = self.count.lock();
@@ -145,7 +145,7 @@ impl Callers {
 /// Answers every request with `handle`, each on a thread of its own, until the process ends.
 ///
 /// # Errors
-/// If the thread that accepts cannot be started.
+/// If the accepting thread cannot be started.
 pub fn serve<Q, A, H>(listener: UnixListener, handle: H) -> anyhow::Result<Arc<Callers>>
 where
     Q: DeserializeOwned + 'static,
@@ -188,8 +188,8 @@ where
     Ok(served)
 }
 
-/// Returns who may ask at a socket of a run directory: root and the user of this process, and no
-/// worker that has its own socket below that.
+/// Returns who is admitted to a socket of a run directory: root and the user of this process, and
+/// no worker that has its own socket below that.
 pub fn admission(listener: &UnixListener) -> Admission {
     let address = listener.local_addr().ok();
     let run_dir = address

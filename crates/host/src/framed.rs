@@ -28,7 +28,7 @@ pub const HEADER: usize = 8;
 /// Sends one message, within `deadline`.
 ///
 /// # Errors
-/// If the other side is gone, or does not take it in time.
+/// If the other side has closed the connection, or does not accept it in time.
 pub fn send<T: Serialize>(
     stream: &UnixStream,
     message: &T,
@@ -58,7 +58,7 @@ pub fn send<T: Serialize>(
 /// Receives one message, and the descriptors that came beside it, within `deadline`.
 ///
 /// # Errors
-/// If the other side ends, takes too long, or does not speak this protocol.
+/// If the other side closes the connection, takes too long, or does not use this protocol.
 pub fn receive<T: DeserializeOwned>(
     stream: &UnixStream,
     deadline: Instant,

@@ -18,12 +18,12 @@ const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// presses Ctrl-C twice that fast and means it.
 const ONE_REQUEST: Duration = Duration::from_millis(300);
 
-/// The user, or the system, asked the program to end.
+/// The user, or the system, requested the end of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Whether the program was asked to end. Cheap to clone, cheap to ask.
+/// Whether the end of the program was requested. Cheap to clone and to check.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     asked: Arc<AtomicBool>,
@@ -33,33 +33,33 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes over SIGINT, SIGTERM and SIGHUP for the whole process. To be called before any
-    /// thread is started, so that all of them leave these signals to the one that waits here.
+    /// Takes over SIGINT, SIGTERM and SIGHUP for the whole process. To be called before any thread is
+    /// started, so that all of them leave these signals to the thread that waits here.
     ///
-    /// A second signal ends the process at once, with code 130: whoever is in a hurry, or stuck
-    /// behind a bug of ours, has the last word. One that comes within `ONE_REQUEST` of the first
-    /// is the same request: `timeout`(1) signals its child, and then the group that it is in.
+    /// A second signal ends the process at once, with code 130, for a user in a hurry or a process
+    /// stuck in a bug of ours. One that comes within `ONE_REQUEST` of the first is the same request:
+    /// `timeout`(1) signals its child, and then the process group that it is in.
     ///
     /// # Errors
-    /// If the system gives no thread or descriptor.
+    /// If no thread or descriptor can be made.
     pub fn install() -> anyhow::Result<Self> {
         let signals = Self::block()?;
         Self::unarmed()?.listen(signals)
     }
 
-    /// Does what [`install`](Self::install) does, but has the first signal end the process at once,
-    /// with code 130, until [`be_orderly`](Self::be_orderly): whoever only reads, from a source that
-    /// may never answer, has nothing to undo.
+    /// Does what [`install`](Self::install) does, but the first signal ends the process at once,
+    /// with code 130, until [`be_orderly`](Self::be_orderly): a process that only reads, from a source
+    /// that may never respond, has nothing to undo.
     ///
     /// # Errors
-    /// As there.
+    /// As [`install`](Self::install).
     pub fn install_abrupt() -> anyhow::Result<Self> {
         let interrupt = Self::unarmed()?;
         interrupt.abrupt.store(true, SeqCst);
         interrupt.listen(Self::block()?)
     }
 
-    /// Has signals that come from now on ask the process to end.
+    /// Makes later signals request an orderly end.
     pub fn be_orderly(&self) {
         self.abrupt.store(false, SeqCst);
     }
@@ -92,10 +92,10 @@ impl Interrupt {
         Ok(self)
     }
 
-    /// Returns one that only [`ask`](Self::ask) sets off.
+    /// Returns one that only [`ask`](Self::ask) triggers.
     ///
     /// # Errors
-    /// If the system gives no descriptor.
+    /// If no descriptor can be made.
     pub fn unarmed() -> anyhow::Result<Self> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .context("making an eventfd")?;
@@ -106,20 +106,20 @@ impl Interrupt {
         })
     }
 
-    /// Asks the program to end.
+    /// Requests the end of the program.
     pub fn ask(&self) {
         self.asked.store(true, SeqCst);
         // The counter can only be full after 2^64 - 2 signals.
         let _written = self.wake.write(1);
     }
 
-    /// Returns whether the program was asked to end.
+    /// Returns whether the end was requested.
     #[must_use]
     pub fn asked(&self) -> bool {
         self.asked.load(SeqCst)
     }
 
-    /// Waits until the program is asked to end.
+    /// Waits until the end is requested.
     pub fn wait(&self) {
         while !self.asked() {
             let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN)];
@@ -129,10 +129,10 @@ impl Interrupt {
         }
     }
 
-    /// Fails with [`Interrupted`] if the program was asked to end.
+    /// Fails with [`Interrupted`] if the end was requested.
     ///
     /// # Errors
-    /// That one.
+    /// [`Interrupted`].
     pub fn check(&self) -> anyhow::Result<()> {
         if self.asked() {
             Err(Interrupted.into())
@@ -141,15 +141,15 @@ impl Interrupt {
         }
     }
 
-    /// Returns a descriptor that is readable from the moment the program was asked to end.
+    /// Returns a descriptor that is readable once the end was requested.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }
 
-/// Lets this process, and what it executes, have the signals again that [`Interrupt::install`]
-/// blocked: a child inherits the blocked set.
+/// Unblocks the signals that [`Interrupt::install`] blocked, for this process and what it
+/// executes: a child inherits the blocked set.
 ///
 /// # Errors
 /// If the system refuses.

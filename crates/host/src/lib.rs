@@ -1,7 +1,7 @@
-//! What every process of ours shares: the run directory, the mount table, interrupts, who may ask over a
-//! socket and how messages travel over it, and how long work is shown.
+//! What all our processes share: the run directory, the mount table, interrupts, access control and framing
+//! of sockets, and the display of progress.
 //!
-//! Nothing here knows what is mounted or by which file system: processes and directories only.
+//! Nothing here depends on what is mounted or by which file system: only on processes and directories.
 
 #![forbid(unsafe_code)]
 

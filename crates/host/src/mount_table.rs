@@ -1,4 +1,4 @@
-//! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! The mount table, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 
 mod overlays;
 
@@ -21,7 +21,7 @@ pub use overlays::{in_use_below, overlay_on};
 /// The file system type of our mounts in the list of mounts.
 pub const MOUNT_KIND: &str = "fuse.yolofs";
 
-/// Returns what to add to "mounting on ..." for those who may not: the system says only that
+/// Returns a hint for errors of mounting without the needed rights: the system only reports that
 /// `/dev/fuse` cannot be opened.
 pub fn needs_root() -> &'static str {
     if geteuid().is_root() {
@@ -36,12 +36,12 @@ pub fn needs_root() -> &'static str {
 pub struct Top {
     /// Its type.
     pub kind: String,
-    /// What it shows as its source.
+    /// Its source, as the table shows it.
     pub label: String,
 }
 
 impl Top {
-    /// Returns whether it is one of ours with this label.
+    /// Returns whether it is a mount of yolofs with this label.
     pub fn is_ours(&self, label: &str) -> bool {
         self.kind == MOUNT_KIND && self.label == label
     }
@@ -77,7 +77,7 @@ pub fn is_covered(dir: &Path) -> bool {
     around.is_some() && id(dir) != around
 }
 
-/// Unmounts what nobody serves any more at `dir`, where the topmost mount is of ours; returns
+/// Unmounts the topmost mount at `dir` if it is of yolofs and no process serves it; returns
 /// whether there was such a mount.
 ///
 /// # Errors
@@ -126,18 +126,18 @@ pub fn mounts_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(mounts.filter(|mount| mount.starts_with(dir)).collect())
 }
 
-/// A directory, as the mounts see it.
+/// How a directory relates to mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Something is mounted on it.
+    /// A mount is on it.
     Mountpoint,
-    /// It is part of a mount whose changes other namespaces see as well.
+    /// It is part of a mount with shared propagation.
     InShared,
-    /// It is part of a mount that keeps its changes for itself.
+    /// It is part of a mount with private propagation.
     InPrivate,
 }
 
-/// Returns how a directory stands, by its absolute path without symbolic links.
+/// Returns how a directory relates to mounts, by its absolute path without symbolic links.
 ///
 /// # Errors
 /// If the table cannot be read.
@@ -168,8 +168,8 @@ fn with_label(table: &[u8], kind: &str, label: &str) -> Vec<PathBuf> {
 }
 
 /// Unmounts a mount whose daemon was killed, as [`clear`] does. Requests that still wait for the
-/// daemon are ended by force: one of its own threads may be among those who wait, and then the
-/// rest of it, with the device, is there for as long as that waits.
+/// daemon are aborted: if one of the daemon's own threads is among the waiting, its remains, with the
+/// device, would exist as long as that thread waits.
 ///
 /// # Errors
 /// If the system refuses.
@@ -182,8 +182,8 @@ pub fn clear_by_force(mountpoint: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Unmounts a mount without a daemon. Whoever still has a file open there gets ENOTCONN already,
-/// so there is nobody to protect by refusing.
+/// Unmounts a mount without a daemon. Users with open files there get ENOTCONN already, so a
+/// refusal would protect no one.
 ///
 /// # Errors
 /// If the system refuses.
@@ -208,13 +208,13 @@ fn topmost(table: &[u8], mountpoint: &Path) -> Option<Top> {
 /// What a line of the table says.
 struct Line {
     id: u64,
-    /// What it lies on.
+    /// The id of the parent mount.
     parent: u64,
     mountpoint: PathBuf,
     shared: bool,
     kind: String,
     source: String,
-    /// Those of the file system, as they stand there.
+    /// The options of the file system, as written.
     options: Vec<u8>,
 }
 

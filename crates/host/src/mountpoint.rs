@@ -1,13 +1,13 @@
-//! Where a mount is that somebody names.
+//! Resolving the mount point that a user names.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns the absolute path of a mount, without symbolic links: as `yolofs mount` notes it. A mount
-/// is not asked itself, for one that is dead answers nothing.
+/// Returns the absolute path of a mount, without symbolic links: as `yolofs mount` records it. The
+/// mount itself is not accessed, since a dead one does not respond.
 ///
 /// # Errors
-/// If the directory above it is not there.
+/// If its parent directory does not exist.
 pub fn resolve(named: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(named)?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {

@@ -1,11 +1,11 @@
-//! Names of files and directories that nobody else has.
+//! Unique names of files and directories.
 
 use anyhow::anyhow;
 
 /// Hexadecimal digits of the number.
 const DIGITS: usize = 32;
 
-/// Returns a name that nobody else has: `prefix` and a random number.
+/// Returns a unique name: `prefix` and a random number.
 ///
 /// # Errors
 /// If the system has no random numbers.

@@ -1,9 +1,9 @@
-//! Directories of one process, for what it needs for a while: `<parent>/<prefix><number>/`.
+//! Temporary directories that belong to one process: `<parent>/<prefix><number>/`.
 //!
-//! The parent may be a place where everybody makes directories, such as `/var/tmp`, so names are random,
-//! and what has such a name counts only if it is ours alone. While its process lives it holds a lock on
-//! the directory, so that the next one knows the dead from its neighbours, in whatever PID namespace they
-//! are, and takes theirs over.
+//! The parent may be writable by all, such as `/var/tmp`, so names are random, and a directory with
+//! such a name is used only if it is ours alone. A process holds a lock on its directory while it
+//! lives, so that a later one can tell directories of dead processes from those in use, in whatever
+//! PID namespace these are, and take them over.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -28,7 +28,7 @@ const GROUP_WRITE: u32 = 0o020;
 /// The group of root, where it has one to itself.
 const ROOT_GROUP: u32 = 0;
 
-/// A directory of this process, or one of a dead process that it took over. It stays when this is dropped.
+/// A directory of this process, or one of a dead process that it took over. Dropping this does not remove it.
 #[derive(Debug)]
 pub struct OwnDir {
     path: PathBuf,
@@ -37,10 +37,10 @@ pub struct OwnDir {
 }
 
 impl OwnDir {
-    /// Makes one in `parent`, which must be there.
+    /// Makes one in `parent`, which must exist.
     ///
     /// # Errors
-    /// If it cannot be made, or another user may exchange it for something else.
+    /// If it cannot be made, or another user may replace it.
     pub fn make(parent: &Path, prefix: &str) -> anyhow::Result<Self> {
         let (parent, opened) = open_parent(parent)?;
         loop {
@@ -58,11 +58,11 @@ impl OwnDir {
         }
     }
 
-    /// Takes over those in `parent` whose processes are dead. What is another user's, or a link, or may be
-    /// written to by others has only such a name, and is left alone.
+    /// Takes over those in `parent` whose processes are dead. One that belongs to or is writable by
+    /// another user, or is a link, only has a similar name, and is ignored.
     ///
     /// # Errors
-    /// If the parent cannot be read, or another user may exchange what is in it.
+    /// If the parent cannot be read, or another user may replace what is in it.
     pub fn of_the_dead(parent: &Path, prefix: &str) -> anyhow::Result<Vec<Self>> {
         let (parent, opened) = open_parent(parent)?;
         let reading = || format!("reading {}", parent.display());
@@ -88,7 +88,7 @@ impl OwnDir {
         Ok(found)
     }
 
-    /// Removes what the dead left in `parent`. What does not go is in nobody's way: the log says so, and
+    /// Removes the directories of dead processes in `parent`. One that cannot be removed is logged, and
     /// the next process tries again.
     pub fn sweep(parent: &Path, prefix: &str) {
         let dead = match Self::of_the_dead(parent, prefix) {
@@ -104,13 +104,13 @@ impl OwnDir {
         }
     }
 
-    /// Returns where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes a directory in it, whose parent must be there, and returns where. Everybody may look into it
-    /// who gets to it, as into any directory of a container.
+    /// Makes a directory in it, whose parent must exist, and returns its path. All users can read it
+    /// who can reach it, as any directory of a container.
     ///
     /// # Errors
     /// If it cannot be made.
@@ -129,7 +129,7 @@ impl OwnDir {
     /// Removes it and all that is in it.
     ///
     /// # Errors
-    /// If something is mounted in it that somebody serves, or it cannot be removed.
+    /// If a mount in it is being served, or it cannot be removed.
     pub fn remove(self) -> anyhow::Result<()> {
         let path = &self.path;
         for mount in mounts_below(path)? {

@@ -1,36 +1,36 @@
-//! How far long work is, shown to whoever waits for it.
+//! Progress of long operations, for display.
 //!
-//! Libraries say what they do, as they say to `log` what happened; a program that has a terminal shows it.
-//! A daemon installs nothing, and nothing is shown.
+//! Libraries report progress here, as they report events to `log`; a program with a terminal shows it.
+//! A daemon installs no reporter, and nothing is shown.
 
 use std::sync::{Arc, OnceLock};
 
-/// Shows how far work is.
+/// Displays progress.
 pub trait Reporter: Send + Sync {
-    /// Shows work over `total` bytes, or one that counts if nobody knows how much there is.
+    /// Shows work over `total` bytes, or a counter if the total is unknown.
     fn begin(&self, what: &str, total: Option<u64>) -> Arc<dyn Progress>;
 }
 
-/// One piece of work, as it is shown.
+/// One operation whose progress is shown.
 pub trait Progress: Send + Sync {
-    /// Changes how much there is to do.
+    /// Sets the total.
     fn set_length(&self, total: u64);
-    /// Says how much is done.
+    /// Sets how much is done.
     fn set_position(&self, done: u64);
-    /// Says how much more is done.
+    /// Adds to how much is done.
     fn advance(&self, more: u64);
-    /// Shows it no longer.
+    /// Ends the display.
     fn finish(&self);
 }
 
 static REPORTER: OnceLock<Box<dyn Reporter>> = OnceLock::new();
 
-/// Has all work of this process be shown by `reporter`. The first one stays.
+/// Has `reporter` show all progress of this process. Only the first call has an effect.
 pub fn install(reporter: Box<dyn Reporter>) {
     let _first = REPORTER.set(reporter);
 }
 
-/// A piece of work that may be shown. Clones are the same piece.
+/// An operation that may be shown. Clones are the same operation.
 #[derive(Clone, Default)]
 pub struct Bar(Option<Arc<dyn Progress>>);
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Bar {
     }
 }
 
-/// Begins work over `total` bytes.
+/// Begins an operation over `total` bytes.
 #[must_use]
 pub fn bytes(what: &str, total: u64) -> Bar {
     Bar(REPORTER
@@ -48,7 +48,7 @@ pub fn bytes(what: &str, total: u64) -> Bar {
         .map(|reporter| reporter.begin(what, Some(total))))
 }
 
-/// Begins work of which nobody knows how much there is: it counts.
+/// Begins an operation of unknown size, shown as a counter.
 #[must_use]
 pub fn counter(what: &str) -> Bar {
     Bar(REPORTER.get().map(|reporter| reporter.begin(what, None)))
@@ -61,22 +61,22 @@ impl Bar {
         Self(None)
     }
 
-    /// Changes how much there is to do.
+    /// Sets the total.
     pub fn set_length(&self, total: u64) {
         self.with(|shown| shown.set_length(total));
     }
 
-    /// Says how much is done.
+    /// Sets how much is done.
     pub fn set_position(&self, done: u64) {
         self.with(|shown| shown.set_position(done));
     }
 
-    /// Says how much more is done.
+    /// Adds to how much is done.
     pub fn inc(&self, more: u64) {
         self.with(|shown| shown.advance(more));
     }
 
-    /// Shows it no longer.
+    /// Ends the display.
     pub fn finish_and_clear(&self) {
         self.with(|shown| shown.finish());
     }

@@ -1,4 +1,4 @@
-//! Which right is missing, for those who were told "permission denied" only.
+//! Finds which capability is missing, for errors that only say "permission denied".
 
 use std::io;
 
@@ -12,7 +12,7 @@ const NEEDED: [(u32, &str); 3] = [
     (2, "CAP_DAC_READ_SEARCH"),
 ];
 
-/// Returns which right is missing, if a refusal of the system is among the causes of an error.
+/// Returns which capability is missing, if "permission denied" is among the causes of an error.
 #[must_use]
 pub fn missing_for(error: &anyhow::Error) -> Option<String> {
     let refused = error.chain().any(|cause| {

@@ -21,40 +21,40 @@ use crate::mount_table::{MOUNT_KIND, kind_at};
 /// The variable that names the run directory.
 pub const RUN_DIR_ENV: &str = "YOLOFS_RUN_DIR";
 
-/// Where mounts are described, unless told otherwise.
+/// The default run directory.
 pub const DEFAULT_RUN_DIR: &str = "/run/yolofs";
 
-/// One mount, as its daemon describes it.
+/// The record of one mount, written by its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountRecord {
-    /// Name of its files in the run directory.
+    /// The name of its files in the run directory.
     pub id: String,
-    /// The daemon.
+    /// The process id of the daemon.
     pub pid: u32,
-    /// Start time of the daemon in clock ticks since boot: tells it from a later process with
-    /// the same pid.
+    /// Start time of the daemon in clock ticks since boot: distinguishes it from a later process with
+    /// the same process id.
     pub pid_started: u64,
-    /// What is mounted.
+    /// The source.
     pub source: PathBuf,
-    /// Where.
+    /// The mount point.
     pub mountpoint: PathBuf,
     /// The id of the boot image in use, if any.
     pub boot_image: Option<String>,
 }
 
-/// The directory itself.
+/// The run directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
 
-/// The right to change what the run directory says of who serves where, until it is dropped.
+/// The lock of the records in the run directory, until it is dropped.
 #[derive(Debug)]
 pub struct RunDirLock(#[expect(dead_code, reason = "held for its lock")] Flock<fs::File>);
 
 impl RunDir {
-    /// Opens the directory, and makes it if it is not there.
+    /// Opens the directory, and creates it if it is missing.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
         // Nobody else has anything to look for there.
         let mut owners = fs::DirBuilder::new();
@@ -72,8 +72,8 @@ impl RunDir {
         Ok(Self(dir))
     }
 
-    /// Waits until no other process is about to mount or to leave, and keeps it so until the
-    /// result is dropped: two daemons that find a place free must not both take it.
+    /// Locks the run directory: waits until no other process is about to mount or to unmount. Two
+    /// daemons that find a place free must not both take it.
     ///
     /// # Errors
     /// If the system refuses the lock.
@@ -104,7 +104,7 @@ impl RunDir {
         self.0.join(format!("{id}.sock"))
     }
 
-    /// Returns where the daemon of a mount writes what it has to say.
+    /// Returns the path of the log of a mount's daemon.
     #[must_use]
     pub fn log(&self, id: &str) -> PathBuf {
         self.0.join(format!("{id}.log"))
@@ -120,7 +120,7 @@ impl RunDir {
         run_dir.join("workers").join(format!("{pid}.sock"))
     }
 
-    /// Writes the description of a mount, whole or not at all.
+    /// Writes the record of a mount atomically.
     ///
     /// # Errors
     /// If the directory cannot be written.
@@ -135,8 +135,8 @@ impl RunDir {
         written.with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Removes what describes a mount, unless it is gone already or another daemon has taken its
-    /// place since. The turn keeps a successor from writing its own between our look and our
+    /// Removes the record of a mount, unless it is gone already or another daemon has written its own
+    /// since. The lock keeps a successor from writing between the check and the
     /// removal.
     pub fn remove(&self, record: &MountRecord, _lock: &RunDirLock) {
         let current = fs::read(self.description(&record.id)).ok();
@@ -213,7 +213,7 @@ fn check_ours(dir: &Path) -> anyhow::Result<()> {
 }
 
 impl MountRecord {
-    /// Returns whether the mount is there and its daemon serves it.
+    /// Returns whether the mount exists and its daemon serves it.
     ///
     /// # Errors
     /// If the list of mounts cannot be read.
@@ -222,7 +222,7 @@ impl MountRecord {
         Ok(ours && self.is_alive())
     }
 
-    /// Returns whether the daemon that wrote this is still there.
+    /// Returns whether the daemon that wrote this record still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         process_start(self.pid).is_ok_and(|started| started == self.pid_started)
@@ -233,7 +233,7 @@ impl MountRecord {
 /// `/proc/PID/stat`.
 ///
 /// # Errors
-/// If there is no such process, or nothing is left of it but its exit code.
+/// If there is no such process, or it is a zombie.
 pub fn process_start(pid: u32) -> anyhow::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("looking for process {pid}"))?;

@@ -1,4 +1,4 @@
-//! Sizes as people write and read them.
+//! Sizes in bytes, parsed and formatted for people.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
 //! Binding the boot image of a container's layer to one directory that holds the layer.
 //!
-//! A layer's content is given by its digest, but a boot image's validity hangs on versions:
-//! inodes and times, which differ wherever the layer is unpacked. So what was recorded elsewhere
-//! is only a hint. Its plan is taken over by path and length, and the blocks are read here, once:
+//! A layer's content is given by its digest, but a boot image is valid only for versions of files:
+//! inodes and times, which differ wherever the layer is unpacked. So a recording from elsewhere
+//! is only a hint. Its plan is matched by path and length, and the blocks are read here, once:
 //! right after a pull they are still in memory. No byte and no attribute of a hint is ever
 //! served, so it need not be trusted.
 
@@ -17,8 +17,8 @@ use super::recorded_here::{open, recorded_here};
 use host::interrupt::Interrupt;
 use mounting::source::Source;
 
-/// Returns the boot image of a layer for the directory where `source` is, making it of a hint if
-/// need be; `None` if the store does not know the layer.
+/// Returns the boot image of a layer for the directory where `source` is, made from a hint if
+/// needed; `None` if the store does not know the layer.
 ///
 /// # Errors
 /// If the store cannot be read or changed, or Ctrl-C was pressed.

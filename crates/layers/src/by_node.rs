@@ -1,7 +1,7 @@
 //! Layers whose mounts the node service owns: they outlive this process.
 //!
-//! What is attached is what the mount table shows with our label: the node keeps it, and a process
-//! that is started again finds it there. This process only remembers which layer it has attached
+//! The attached layers are the mounts with our label in the mount table: the node keeps them, and a
+//! restarted process finds them there. This process only remembers which layer it has attached
 //! where, and from which boot image.
 
 mod attachments;
@@ -49,7 +49,7 @@ const NOT_FOUND: u16 = 404;
 /// Layers that are detached at the same time: those in use take the node a moment each.
 const DETACHED_AT_A_TIME: usize = 8;
 
-/// Asks the node to serve layers.
+/// Requests the mounts of layers from the node.
 #[derive(Debug)]
 pub(crate) struct NodeServer {
     store: Store,
@@ -65,10 +65,10 @@ pub(crate) struct NodeServer {
 }
 
 impl NodeServer {
-    /// Returns one that has attached nothing yet. Its mounts have this label.
+    /// Returns one without attached layers. Its mounts have this label.
     ///
     /// # Errors
-    /// If the current directory is gone, and the store's is relative to it.
+    /// If the current directory was removed, and the store's path is relative to it.
     pub(crate) fn new(
         store: Store,
         label: &str,
@@ -240,7 +240,7 @@ impl NodeServer {
         matches!(top, Ok(Some(top)) if !top.is_ours(&self.label))
     }
 
-    /// Returns what the node tells of one of our mounts; `None` if nobody knows its layer.
+    /// Returns the node's state of one of our mounts; `None` if its layer is unknown.
     fn status_of(
         &self,
         mount: MountView,

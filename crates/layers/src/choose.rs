@@ -1,4 +1,4 @@
-//! Chooses who serves layers.
+//! Chooses the process that serves layers.
 
 use bootimg::Store;
 use yolofs::XattrAnswers;
@@ -12,12 +12,12 @@ use host::run_dir::RunDir;
 use node_api::client::{CallError, NodeClient};
 use node_records::left::living_mounts;
 
-/// Returns who serves the layers of a service whose mounts have this label: the node, if one
-/// answers, or if mounts of the node are there, which will answer again; otherwise this process.
-/// `interrupt` ends what takes long.
+/// Returns the server of the layers of a service whose mounts have this label: the node, if it
+/// responds, or if mounts of the node exist, since then it will run again; otherwise this process.
+/// `interrupt` ends long operations.
 ///
 /// # Errors
-/// If the list of mounts or the node's records cannot be read, or no threads can be had.
+/// If the mount table or the node's records cannot be read, or no threads can be started.
 pub fn server(
     store: Store,
     label: &str,
@@ -42,5 +42,17 @@ pub fn server(
         )?));
     }
     log::info!("no node service runs: layers are served by this process, and end with it");
+    here(store, xattrs, interrupt)
+}
+
+/// Has this process serve layers, whether there is a node or not.
+///
+/// # Errors
+/// If no threads can be had.
+pub fn here(
+    store: Store,
+    xattrs: XattrAnswers,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Box<dyn LayerServer>> {
     Ok(Box::new(OwnServer::new(store, xattrs, interrupt.clone())?))
 }

@@ -1,4 +1,4 @@
-//! Keeping what was recorded of a container's layer.
+//! Storing the recording of a container's layer.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use mounting::source::Source;
 /// What to do about recordings of the layer that are there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earlier {
-    /// Keep what they needed as well: other images share the layer.
+    /// Merge with them: other images share the layer.
     United,
-    /// Forget them.
+    /// Replace them.
     Forgotten,
 }
 
-/// What to tell of a recording.
+/// The description of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     /// The command that was recorded.
@@ -31,7 +31,7 @@ pub struct About {
     pub ready_ms: Vec<u64>,
 }
 
-/// A layer whose boot image was kept.
+/// A layer whose boot image was stored.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeptLayer {
     /// Its diff ID.
@@ -50,8 +50,8 @@ pub struct KeptLayer {
     pub layer_bytes: u64,
 }
 
-/// Keeps what was recorded of a layer, bound to the directory it was recorded in; `None` if
-/// nothing of it was touched. `source` is that directory, opened before anything covered it.
+/// Stores the recording of a layer as a boot image bound to the directory it was recorded in; `None`
+/// if nothing was read. `source` is that directory, opened before it was mounted over.
 ///
 /// # Errors
 /// If the boot image cannot be written or added, or Ctrl-C was pressed.

@@ -1,12 +1,12 @@
-//! The layers of container images, each a source with a boot image and a mount of its own.
+//! The layers of container images: each is a source with its own boot image and mount.
 //!
-//! A [`server::LayerServer`] serves many of them: whoever knows an engine says which layer lies where, and
-//! the server binds its boot image to the place ([`bind`]), mounts it, and has the boot image brought into
-//! the page cache behind the engine's back. Where a node service runs, it owns the mounts, which then
-//! outlive whoever asked for them; elsewhere the process that asks serves them itself ([`choose`]).
+//! A [`server::LayerServer`] serves many of them: the service of an engine says where each layer is, and
+//! the server binds its boot image to the place ([`bind`]), mounts it, and loads the boot image into
+//! the page cache in the background. Where a node service runs, it owns the mounts, which then
+//! outlive the requesting process; elsewhere the requesting process serves them itself ([`choose`]).
 //!
-//! Layers that are recorded are mounted as [`recorded`] ones, and what they read is united with what the
-//! store has of them ([`keep`]).
+//! Layers that are recorded are mounted as [`recorded`] ones, and their recordings are merged with those in
+//! the store ([`keep`]).
 //!
 //! ```
 //! use std::time::{Duration, SystemTime};

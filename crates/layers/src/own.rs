@@ -45,13 +45,13 @@ pub(crate) struct OwnServer {
 #[derive(Debug, Default)]
 struct Layers {
     by_target: BTreeMap<PathBuf, Slot>,
-    /// Detached, and still used by somebody.
+    /// Detached mounts that are still in use.
     leaving: Vec<Arc<Served>>,
 }
 
 #[derive(Debug)]
 enum Slot {
-    /// Somebody attaches or detaches here.
+    /// A thread attaches or detaches here.
     Busy,
     Served(Arc<Served>),
 }
@@ -80,10 +80,10 @@ impl Layers {
 }
 
 impl OwnServer {
-    /// Returns one that serves nothing yet. `interrupt` ends what takes long.
+    /// Returns one without mounts. `interrupt` ends long operations.
     ///
     /// # Errors
-    /// If no threads can be had.
+    /// If no threads can be started.
     pub(crate) fn new(
         store: Store,
         xattrs: XattrAnswers,
@@ -162,7 +162,7 @@ impl OwnServer {
         self.layers.lock().served()
     }
 
-    /// Takes note of mounts that somebody else unmounted, and forgets what nobody uses any more. Mounts are looked
+    /// Notes mounts that others unmounted, and forgets what is no longer used. Mounts are looked
     /// at without the lock.
     fn sweep(&self) {
         let (mut gone, mut over) = {
@@ -182,7 +182,7 @@ impl OwnServer {
         self.layers.lock().leaving.retain(|s| !is_over(s));
     }
 
-    /// Waits until nobody else works on the place, and keeps others away until dropped.
+    /// Waits until no other thread works on the place, and keeps others away until dropped.
     fn lock_target<'a>(&'a self, target: &'a Path) -> anyhow::Result<TargetLock<'a>> {
         let deadline = Instant::now() + TURN;
         let mut layers = self.layers.lock();

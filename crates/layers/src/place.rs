@@ -1,10 +1,10 @@
-//! Where a layer lies, and where it is served.
+//! The directory of a layer, and the place where it is served.
 
 use std::path::PathBuf;
 
 use blocks::Digest;
 
-/// Which layer lies where, and where it is to be served.
+/// A layer, its directory, and the place where it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlace {
     /// Its diff ID.
@@ -13,7 +13,7 @@ pub struct LayerPlace {
     pub source: PathBuf,
     /// Where to mount it; the source itself to serve it in place.
     pub target: PathBuf,
-    /// What the mount table shows as its source, so that its kind is known even when nobody
-    /// serves it any more.
+    /// Its source in the mount table, which identifies the kind of mount even when no process
+    /// serves it.
     pub label: String,
 }

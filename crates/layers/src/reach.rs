@@ -1,9 +1,9 @@
-//! Who gets to a layer by its path, and what its programs may do there.
+//! Access to a layer by its path on the host.
 //!
-//! An image's set-user-id programs are for its containers, which get to them through overlays that say
-//! what counts. On the host nobody is to get to them but root, so engines keep their layers in directories
-//! that others may not enter. Where they do not, such programs and devices count for nothing in the mount
-//! itself: overlays over it are as before.
+//! An image's set-user-id programs are for its containers, which reach them through overlays with their own
+//! mount flags. On the host only root is to reach them, so engines keep their layers in directories
+//! that other users cannot enter. Where they do not, the mount itself is `nosuid` and `nodev`:
+//! overlays over it are not affected.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

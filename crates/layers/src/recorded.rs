@@ -16,7 +16,7 @@ use mounting::source::Source;
 /// How long the mount may be in use when the recording is over; then it is detached.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A mounted layer that notes what is asked of it. Dropping it unmounts, lazily if it is in use.
+/// A mounted layer that records its requests. Dropping it unmounts, lazily if it is in use.
 #[derive(Debug)]
 pub struct RecordedLayer {
     place: LayerPlace,
@@ -26,7 +26,7 @@ pub struct RecordedLayer {
 }
 
 impl RecordedLayer {
-    /// Mounts a layer with a recorder under it, which keeps what the allowance has left.
+    /// Mounts a layer with a recorder below it, within the memory that the allowance has left.
     ///
     /// # Errors
     /// If it cannot be opened or mounted.
@@ -52,7 +52,7 @@ impl RecordedLayer {
         &self.place
     }
 
-    /// Returns when the last request was answered, or `None` before the first.
+    /// Returns the time of the last request, or `None` before the first.
     #[must_use]
     pub fn last_event(&self) -> Option<Instant> {
         self.recorded.last_event()
@@ -64,14 +64,14 @@ impl RecordedLayer {
         self.recorded.has_read()
     }
 
-    /// Ends the recording and leaves the mount to whoever uses it.
+    /// Ends the recording; the mount is still served to its users.
     #[must_use]
     pub fn stop(&self) -> RawTrace {
         self.recorded.stop()
     }
 
-    /// Scans the layer and returns what was heard as a trace of it. What changed since the boot
-    /// met it is left out, and logged.
+    /// Scans the layer and returns the recording as a trace of it. Files that changed since they were
+    /// read are left out, and logged.
     ///
     /// # Errors
     /// If the layer cannot be scanned.
@@ -87,12 +87,12 @@ impl RecordedLayer {
     /// Unmounts; remaining users are served until they end.
     ///
     /// # Errors
-    /// If another mount lies on top of it.
+    /// If another mount covers it.
     pub fn detach(&self) -> anyhow::Result<()> {
         Ok(self.mount.unmount(Busy::Lazy, UMOUNT_PATIENCE)?)
     }
 
-    /// Returns whether nobody uses it any more.
+    /// Returns whether it has no users any more.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.mount.wait_for_users(Duration::ZERO)

@@ -1,4 +1,4 @@
-//! Finding the boot image that was made for the very directory where a layer lies.
+//! Finding the boot image that was made for the directory of a layer.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn recorded_here(
     }
 }
 
-/// Whether the image's source is the directory that stands at its path now: an engine that
+/// Returns whether the image's source is the directory that is at its path now: an engine that
 /// unpacks the layer again makes new inodes.
 pub(crate) fn is_of(image: &Image, root: &SourceRoot) -> anyhow::Result<bool> {
     let recorded = image.tree().inode(FileId::ROOT);

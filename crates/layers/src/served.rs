@@ -41,7 +41,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Mounts a layer whose plain directory was scanned.
+    /// Mounts a layer whose directory was scanned.
     ///
     /// # Errors
     /// If it cannot be mounted.
@@ -76,7 +76,7 @@ impl Served {
         &self.place.layer
     }
 
-    /// Says where the prewarm stands.
+    /// Returns the state of the prewarm.
     pub fn prewarm_state(&self) -> PrewarmState {
         self.prewarming.state()
     }
@@ -103,7 +103,7 @@ impl Served {
             })
     }
 
-    /// Makes a prewarm end soon, whether it has begun or not.
+    /// Cancels the prewarm, whether it has begun or not.
     pub fn cancel_prewarm(&self) {
         self.prewarming.close();
     }
@@ -111,14 +111,14 @@ impl Served {
     /// Unmounts; remaining users are served until they end.
     ///
     /// # Errors
-    /// If another mount lies on top of it.
+    /// If another mount covers it.
     pub fn unmount(&self) -> anyhow::Result<()> {
         self.cancel_prewarm();
         self.mount.unmount(Busy::Lazy, UMOUNT_PATIENCE)?;
         Ok(())
     }
 
-    /// Returns whether nobody uses it any more.
+    /// Returns whether it has no users any more.
     pub fn is_over(&self) -> bool {
         self.mount.wait_for_users(Duration::ZERO)
     }

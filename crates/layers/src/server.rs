@@ -1,4 +1,4 @@
-//! Who serves the layers of container images, and how they are asked.
+//! The interface to the server of the layers of container images.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use node_api::mount_daemon::PrewarmSummary;
 pub enum Attach {
     /// It is served from now on.
     Attached,
-    /// It was served already.
+    /// The layer was served already.
     Already,
     /// The store has no boot image of it: nothing was mounted.
     Unknown,
@@ -33,18 +33,18 @@ pub enum ServedBy {
     Node,
 }
 
-/// A layer that was warmed because somebody asked.
+/// A layer that was warmed by request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WarmedLayer {
     /// Where it is mounted.
     pub mountpoint: PathBuf,
-    /// What was done, or why nothing was.
+    /// The result, or why it was not warmed.
     pub warmed: Result<PrewarmSummary, String>,
 }
 
-/// Serves layers of container images, many at a time. Any thread may ask.
+/// Serves layers of container images, many at a time. Thread-safe.
 pub trait LayerServer: Send + Sync + std::fmt::Debug {
-    /// Returns who serves them.
+    /// Returns which process serves them.
     fn served_by(&self) -> ServedBy;
 
     /// Returns the store of boot images.
@@ -57,15 +57,15 @@ pub trait LayerServer: Send + Sync + std::fmt::Debug {
     /// If it cannot be opened, scanned or mounted, or its boot image cannot be bound.
     fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach>;
 
-    /// Stops to serve what is mounted on `target`; nothing there is fine. Who uses it is served
-    /// until he lets go.
+    /// Unmounts the layer on `target`, if there is one. Its users are served until they
+    /// end.
     ///
     /// # Errors
-    /// If another mount lies on top of it.
+    /// If another mount covers it.
     fn detach(&self, target: &Path) -> anyhow::Result<()>;
 
-    /// Stops to serve everything; what cannot be unmounted is logged. What somebody has mounted
-    /// something over, such as a recorder, is served until that is gone: call it again then.
+    /// Unmounts all layers; failures are logged. A layer that is covered by another mount, such as a
+    /// recorder's, is served until that is gone: call this again then.
     fn detach_all(&self);
 
     /// Returns where layers are served, visibly.
@@ -78,26 +78,26 @@ pub trait LayerServer: Send + Sync + std::fmt::Debug {
     /// Returns whether a layer is served on `target`.
     fn serves(&self, target: &Path) -> bool;
 
-    /// Returns how many layers were detached while somebody used them, who still does and would
-    /// miss this process.
+    /// Returns how many layers were detached while in use, and still have users that need this
+    /// process.
     fn leaving(&self) -> usize;
 
-    /// Returns how many mounts somebody else has unmounted so far: Docker does when it ends, and
+    /// Returns how many mounts other programs have unmounted so far: Docker does when it ends, and
     /// when it removes a layer.
     fn lost(&self) -> u64;
 
     /// Returns the status of all layers.
     fn status(&self) -> Vec<LayerStatus>;
 
-    /// Brings a boot image into the page cache of each layer that this process serves from it, again if
-    /// it was there before. Layers that the node serves are the node's to warm.
+    /// Loads a boot image into the page cache of each layer that this process serves from it, again if
+    /// it was loaded before. Layers that the node serves are warmed by the node.
     fn prewarm(&self, image: &ImageId) -> Vec<WarmedLayer>;
 
-    /// Has what the kernel dropped of a layer's boot image brought into the page cache of the mount on
-    /// `target` again, soon. What is still there is not read again.
+    /// Schedules loading the pages of a layer's boot image that the kernel has evicted from the page cache of the
+    /// mount on `target`. Pages that are still there are not read again.
     fn warm_again(&self, target: &Path);
 
-    /// Holds back the warming of layers until dropped, though not for long: who attaches many wants
-    /// them all served first.
+    /// Delays the warming of layers until dropped, for a bounded time: a caller that attaches many wants
+    /// all of them served first.
     fn hold_warming(&self) -> Option<Hold>;
 }

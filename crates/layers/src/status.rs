@@ -16,17 +16,17 @@ pub struct LayerStatus {
     pub layer: Digest,
     /// Where it is served.
     pub target: PathBuf,
-    /// Serving, or leaving if it was detached and somebody still uses it.
+    /// Serving, or leaving if it was detached and still has users.
     pub state: MountState,
     /// Its boot image.
     pub boot: BootStatus,
-    /// Files that somebody changed in the layer since the recording, some of them.
+    /// Some of the files that were changed in the layer since the recording.
     pub changed: Vec<String>,
-    /// Names in the layer that the recording does not know.
+    /// Names in the layer that are not in the recording.
     pub names_added: u64,
-    /// Names that the recording knows and the layer no longer has.
+    /// Names in the recording that the layer no longer has.
     pub names_removed: u64,
-    /// What it was asked and what it answered.
+    /// Counters of its requests.
     pub served: ServedStatus,
 }
 

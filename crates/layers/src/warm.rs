@@ -60,7 +60,7 @@ impl Drop for Hold {
 
 impl WarmPool {
     /// # Errors
-    /// If no threads can be had.
+    /// If no threads can be started.
     pub fn start() -> anyhow::Result<Self> {
         let queue = Arc::new(Queue::default());
         let mut pool = Self {
@@ -78,7 +78,7 @@ impl WarmPool {
         Ok(pool)
     }
 
-    /// Holds warming back: who attaches many layers wants them all served first.
+    /// Delays warming: a caller that attaches many layers wants all of them served first.
     pub fn hold(&self) -> Hold {
         let mut inner = self.queue.inner.lock();
         inner.holds += 1;
@@ -88,7 +88,7 @@ impl WarmPool {
         Hold(Arc::clone(&self.queue))
     }
 
-    /// Has a layer warmed when it is its turn, unless it waits for that already.
+    /// Queues a layer to be warmed, unless it is in the queue already.
     pub fn add(&self, layer: &Arc<Served>) {
         let mut inner = self.queue.inner.lock();
         let is_it = |waiting: &Weak<Served>| waiting.as_ptr() == Arc::as_ptr(layer);

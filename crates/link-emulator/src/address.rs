@@ -22,7 +22,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// An address that is none.
+/// An invalid address.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0:?} is neither IP:PORT nor unix:PATH")]
 pub struct BadAddress(String);
@@ -48,7 +48,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Who waits for connections.
+/// Waits for connections.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),

@@ -93,7 +93,7 @@ impl Connection {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Ends it as if the other side had vanished.
+    /// Ends it as if the other side had crashed.
     pub(crate) fn cut(&self) {
         self.queues.iter().for_each(|queue| queue.close());
         self.client.end(Shutdown::Both);

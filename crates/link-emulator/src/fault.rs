@@ -1,16 +1,16 @@
-//! What is wrong with a line.
+//! Faults of a line.
 
 use parking_lot::{Condvar, Mutex};
 
-/// What is wrong with a line.
+/// A fault of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
     #[default]
     None,
-    /// Nothing arrives, in either direction; what is on its way arrives later.
+    /// Nothing arrives, in either direction; data in transit arrives later.
     Stalled,
-    /// Connections are gone, and new ones end at once.
+    /// Connections are lost, and new ones end at once.
     Dead,
     /// One byte of each larger piece towards the client is another one.
     Lying,
@@ -35,7 +35,7 @@ impl CurrentFault {
         self.changed.notify_all();
     }
 
-    /// Notes that the link goes: nobody waits for a stall to end any more.
+    /// Notes that the link is dropped: threads that wait for the end of a stall return.
     pub(crate) fn close(&self) {
         self.now.lock().closed = true;
         self.changed.notify_all();

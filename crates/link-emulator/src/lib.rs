@@ -1,6 +1,6 @@
 //! A line with a delay and a rate between programs of one machine, for tests and benchmarks.
 //!
-//! A [`Link`] listens on loopback addresses, and carries each connection to a server elsewhere on this
+//! A [`Link`] listens on loopback addresses, and forwards each connection to a server elsewhere on this
 //! machine. Bytes arrive after the [`Shape`]'s delay, and no faster than its rate. All connections of a
 //! link share **one** line in each direction, as those of one machine do.
 //!

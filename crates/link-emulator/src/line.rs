@@ -15,7 +15,7 @@ const NOT_WORTH_SLEEPING: Duration = Duration::from_micros(30);
 #[derive(Debug)]
 pub(crate) struct Line {
     shape: Shape,
-    /// When the last byte that has its turn will have been sent.
+    /// When the last queued byte will have been sent.
     free: Mutex<Instant>,
     bytes: AtomicU64,
 }
@@ -29,7 +29,7 @@ impl Line {
         }
     }
 
-    /// Sends so many bytes behind those before them, and returns when the last of them arrives. Waits
+    /// Sends so many bytes behind the queued ones, and returns when the last of them arrives. Waits
     /// while the line's queue is full.
     pub(crate) fn send(&self, bytes: u64) -> Instant {
         self.bytes.fetch_add(bytes, Relaxed);

@@ -1,4 +1,4 @@
-//! A line, and what it carries.
+//! A line, and its connections.
 
 use std::io;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct LinkError {
 pub struct Counts {
     /// Connections that were accepted.
     pub connections: u64,
-    /// Of these, connections that were refused: too many at a time, a dead line, or nobody listened.
+    /// Of these, connections that were refused: too many at a time, a dead line, or no listener.
     pub refused: u64,
     /// Bytes to servers.
     pub to_server: u64,
@@ -107,7 +107,7 @@ impl Link {
         Ok(address)
     }
 
-    /// Gives the line a fault, or takes it away.
+    /// Sets the fault of the line, or removes it.
     pub fn set_fault(&self, fault: Fault) {
         self.carrier.shared.state.set(fault);
         if fault == Fault::Dead {

@@ -1,4 +1,4 @@
-//! What is on its way in one direction of one connection.
+//! Data in transit in one direction of one connection.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// A piece of a connection's bytes, as somebody sent it.
+/// A piece of a connection's bytes, as it was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     /// Number of the connection, from 0.
@@ -56,9 +56,9 @@ struct State {
     pieces: VecDeque<(Instant, Vec<u8>)>,
     /// Bytes that were sent and have not been taken by the receiver.
     held: u64,
-    /// Nothing more is sent.
+    /// No more will be sent.
     ended: bool,
-    /// The receiver takes nothing more.
+    /// The receiver accepts no more.
     closed: bool,
 }
 
@@ -71,7 +71,7 @@ impl Queue {
         }
     }
 
-    /// Waits until there is room, and returns whether the receiver still takes anything.
+    /// Waits until there is space, and returns whether the receiver still accepts data.
     pub(crate) fn wait_for_room(&self) -> bool {
         let mut state = self.state.lock();
         while state.held >= self.window && !state.closed {
@@ -113,7 +113,7 @@ impl Queue {
         }
     }
 
-    /// Notes that the receiver has taken so many bytes.
+    /// Records that the receiver has read so many bytes.
     pub(crate) fn taken(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.held = state.held.saturating_sub(bytes);

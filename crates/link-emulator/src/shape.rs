@@ -29,7 +29,7 @@ impl Shape {
         }
     }
 
-    /// Returns how long so many bytes take from their first to their last.
+    /// Returns the duration of so many bytes on the line.
     #[must_use]
     pub fn time_of(&self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000;
@@ -40,7 +40,7 @@ impl Shape {
             })
     }
 
-    /// Returns how long bytes may wait for their turn.
+    /// Returns how long bytes may be queued.
     pub(crate) const fn queue(&self) -> Duration {
         QUEUE
     }

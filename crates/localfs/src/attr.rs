@@ -1,4 +1,4 @@
-//! From the kernel's attributes to ours.
+//! Conversion of the kernel's attributes to ours.
 
 use blocks::{Attr, NodeKind, Timestamp};
 use rawio::stat::Stat;

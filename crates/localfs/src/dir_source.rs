@@ -1,17 +1,17 @@
-//! The contents of a source, each read proven to be of the version asked for.
+//! The contents of a source, each read verified to be of the requested version.
 //!
-//! A read asks for a [`FileKey`]: a file in a version. The file is found by its path, opened
+//! A read requests a [`FileKey`]: a file in a version. The file is found by its path, opened
 //! beneath the root, and its version is taken before and after the bytes are read. Only when both
-//! are the one that was asked for do the bytes count; otherwise the answer is
-//! [`Stale`](SourceErrorKind::Stale) with the version that is there now.
+//! are the requested one are the bytes valid; otherwise the result is
+//! [`Stale`](SourceErrorKind::Stale) with the present version.
 //!
-//! What this cannot see:
+//! Limits of this check:
 //!
 //! - A write in progress. The kernel moves the timestamps before it copies the bytes, so a read
 //!   in between may find old bytes, or some of either, under the version that the write leaves.
 //! - A write through a shared mapping to a page that is dirty already: it moves no timestamp.
 //! - The second of two writes within one step of the file system's times: it leaves the timestamps
-//!   that the first one did. Who keeps what was read has to look at
+//!   of the first one. Code that keeps the bytes has to check
 //!   [`Version::is_recent`](blocks::Version::is_recent).
 
 mod adviser;
@@ -54,7 +54,7 @@ const PROBE: usize = 65536;
 #[derive(Debug)]
 pub struct DirSource {
     files: Arc<Files>,
-    /// Started by the first advice, so that whoever never gives any has no thread.
+    /// Started by the first advice, so that a source without advice has no thread.
     adviser: OnceLock<Option<Adviser>>,
 }
 
@@ -63,7 +63,7 @@ struct Files {
     root: Arc<SourceRoot>,
     names: Arc<dyn Namespace>,
     open: OpenFiles,
-    /// The file system cannot say whether a read would wait; one source lies on one.
+    /// The file system cannot tell whether a read would wait; a source is on one file system.
     may_wait: AtomicBool,
     once: Once,
 }
@@ -83,9 +83,9 @@ impl DirSource {
         }
     }
 
-    /// Has the kernel begin to read `len` bytes from `offset` into its page cache, as far as it
-    /// reads ahead at all. Waits for the metadata of the file, and not for the bytes; what cannot
-    /// be begun is read when it is asked for.
+    /// Makes the kernel begin to read `len` bytes from `offset` into its page cache, as far as it
+    /// reads ahead at all. Waits for the metadata of the file, and not for the bytes; a failure
+    /// has no effect.
     pub fn begin_to_read(&self, file: &FileKey, offset: u64, len: u64) {
         let range = i64::try_from(offset).ok().zip(i64::try_from(len).ok());
         let Some((offset, len)) = range else { return };

@@ -3,7 +3,7 @@
 /// How the bytes of a disk image are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DiskFormat {
-    /// Sector by sector.
+    /// Raw sectors.
     Raw,
     /// QEMU's format, possibly based on another image.
     Qcow2,

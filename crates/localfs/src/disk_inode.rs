@@ -5,8 +5,8 @@ use rawio::stat::Stat;
 
 use crate::attr::attr_of;
 
-/// An inode on the disk. The number alone does not tell it: it is reused. The time of birth is
-/// not, and the type covers for file systems that do not keep it.
+/// An inode on the disk. The number alone does not identify it: it is reused. The time of birth is
+/// not, and the type helps on file systems that do not store it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DiskInode {
     device: (u32, u32),

@@ -16,7 +16,7 @@ pub enum LocalError {
     Open {
         /// The path as it was given.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The path is a device, a pipe or a socket.
@@ -52,7 +52,7 @@ pub enum LocalError {
     Qcow2 {
         /// The image.
         name: String,
-        /// What is wrong with it.
+        /// The error in it.
         source: Qcow2Error,
     },
     /// The source as a whole cannot be read.
@@ -60,10 +60,10 @@ pub enum LocalError {
     Scan {
         /// The source's path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The source does not answer.
+    /// The source does not respond.
     #[error(
         "the source {} has not answered for {} s: check its server or its disk",
         path.display(),
@@ -75,12 +75,12 @@ pub enum LocalError {
         /// How long it was waited for.
         waited: Duration,
     },
-    /// There is nobody to ask the source.
+    /// No thread can be started to read the source.
     #[error("cannot query the source {}", path.display())]
     Ask {
         /// The source's path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The source has more names, or more bytes in names, than a tree can hold.
@@ -92,7 +92,7 @@ pub enum LocalError {
 }
 
 impl LocalError {
-    /// Returns the error that says why a source gave no answer.
+    /// Returns the error for a source that gave no response.
     pub(crate) fn no_answer(why: NoAnswer, path: &Path, waited: Duration) -> Self {
         let path = path.to_path_buf();
         let source = match why {

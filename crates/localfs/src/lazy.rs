@@ -1,18 +1,18 @@
-//! Names and attributes of a source that are read when somebody asks for them.
+//! Names and attributes of a source that are read on request.
 //!
 //! A [`scan`](crate::scan) reads all metadata, which on a cold disk can take ten times the reads
-//! of the boot that is to be recorded. A [`LazyTree`] is the same tree filled in piece by piece: a
-//! name that is found gets an id and its attributes are kept, and from then on every answer about
-//! it is the same. So a file that changes later is noticed where it is read, by its version, as
-//! with a scanned tree. Access lists are kept as well, because who opened a file went by them. Names
-//! that are not there, listings, links and other extended attributes are not kept: the disk is asked
+//! of the boot that is to be recorded. A [`LazyTree`] is the same tree filled in on demand: a
+//! name that is found gets an id and its attributes are kept, and from then on its answers stay
+//! the same. So a file that changes later is noticed where it is read, by its version, as
+//! with a scanned tree. Access lists are kept as well, because the kernel checks opens by them. Missing
+//! names, listings, links and other extended attributes are not kept: the disk is read
 //! each time.
 //!
-//! Ids are given in the order of questions, so they mean nothing to anybody else.
-//! [`LazyTree::in_tree`] says which file of a later scan one stands for.
+//! Ids are assigned in the order of requests, so they are not valid elsewhere.
+//! [`LazyTree::in_tree`] returns the file of a later scan for an id.
 //!
-//! Memory is bounded by the names that the source has: what was looked for in vain leaves nothing
-//! behind.
+//! Memory is bounded by the names of the source: missing names take
+//! none.
 
 mod known;
 mod namespace;
@@ -33,11 +33,11 @@ use crate::disk_inode::DiskInode;
 use crate::open::{gone, open_beneath, open_to_read};
 use crate::{LocalError, SourceRoot, scan};
 
-/// The names and attributes of a source, as they were when they were first asked for.
+/// The names and attributes of a source, as they were at their first request.
 #[derive(Debug)]
 pub struct LazyTree {
     root: Arc<SourceRoot>,
-    /// The mount that the root lies on; what is mounted below is not shown.
+    /// The mount that the root is on; other mounts below are not shown.
     mount: Option<u64>,
     known: Mutex<Known>,
 }
@@ -49,7 +49,7 @@ impl LazyTree {
     /// Returns the names of `root`, of which only the root itself is read now.
     ///
     /// # Errors
-    /// If the root cannot be asked.
+    /// If the root cannot be read.
     pub fn new(root: Arc<SourceRoot>) -> Result<Self, LocalError> {
         let failed = |error| root.scan_failed(error);
         let stat = stat_at(&*root, "").map_err(failed)?;
@@ -70,8 +70,8 @@ impl LazyTree {
         self.known.lock().len()
     }
 
-    /// Returns what a file is in a later scan of the same source; `None` if it is not there any
-    /// more, or not as it was met. Directories are the same by their path, whatever else is in
+    /// Returns the file of a later scan of the same source for an id; `None` if it does not exist any
+    /// more, or has changed. Directories are identified by their path, whatever else is in
     /// them by now.
     #[must_use]
     pub fn in_tree(&self, file: FileId, tree: &Tree) -> Option<FileId> {

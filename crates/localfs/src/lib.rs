@@ -3,10 +3,10 @@
 //! - [`SourceRoot`] is the opened source. It holds a directory descriptor, because the mount may
 //!   later cover the very path it was opened by.
 //! - [`scan`] reads all metadata into a [`blocks::Tree`].
-//! - [`DirSource`] reads contents and proves for each read that they are of the version asked for.
-//! - [`TimedSource`] answers within a deadline, whether the disk does or not.
-//! - [`LazyTree`] answers for a source that was not scanned, by looking when it is asked.
-//! - [`LiveTree`] answers for a source that may change while it is mounted.
+//! - [`DirSource`] reads contents and verifies for each read that they are of the requested version.
+//! - [`TimedSource`] returns within a deadline, whether the disk responds or not.
+//! - [`LazyTree`] has the names of a source that was not scanned, read on request.
+//! - [`LiveTree`] has the names of a source that may change while it is mounted.
 //!
 //! Nothing here ever follows a symbolic link below the root: every name is opened by
 //! `openat2(2)` beneath the root's descriptor (Linux 5.6), so a source cannot lead out of itself.

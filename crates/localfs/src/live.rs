@@ -1,25 +1,25 @@
 //! Names and attributes of a source that may change while it is mounted.
 //!
-//! Every question goes to the disk; what is remembered is only which [`FileId`] stands for which
-//! inode, and by which names it was met. A file keeps its id as long as it is the same inode,
-//! whatever it is called: a renamed file is found again when its new name is looked up, which is
-//! what the kernel does first. A new or replaced file gets a new id, and no id is ever reused.
-//! So does a regular file of which only the time of change is another: a kernel would keep its
-//! old pages under the old id. Whoever has it open by that id may still see them.
+//! Every request reads the disk; only the inode and the known names of each [`FileId`] are
+//! remembered. A file keeps its id as long as it is the same inode, whatever its name: a renamed file is
+//! found again when its new name is looked up, which is what the kernel does first. A new or replaced
+//! file gets a new id, and no id is ever reused. So does a regular file of which only the modification
+//! time differs: a kernel would keep its old pages under the old id. Users that have it open by that
+//! id may still see them.
 //!
-//! A kernel goes by the mode, the owner and the access list that it was told for as long as answers
-//! hold, and whoever has a file open by them goes on. So an id stands for a file only while nobody
-//! may do less with it than what was told under that id. When somebody may, the id is
-//! [`Stale`](blocks::SourceErrorKind::Stale) for good, and the file gets a new one when its name is
-//! looked up next.
+//! A kernel checks permissions by the mode, the owner and the access list of its latest answer while that
+//! is valid, and not at all for open files. So an id is valid for a file only while no user has fewer
+//! rights on it than by the answers under that id. Otherwise the id is
+//! [`Stale`](blocks::SourceErrorKind::Stale) for good, and the file gets a new one at its next
+//! look-up.
 //!
-//! Until a renamed file or directory was met under its new name, questions about its id say that
-//! it is gone. The file system's answers live for a limited time, so that passes by itself.
+//! Until a renamed file or directory is looked up under its new name, requests for its id return
+//! that it is gone. The file system's answers live for a limited time, so this ends by itself.
 //!
-//! Memory is bounded by what is alive: when many new ids were given out, those of files that are
-//! gone are forgotten, and those that a file had long before its present one, so that twice as
-//! many as are of use is the most that is remembered (and some 65 000 that cost nothing to
-//! mention). Files of the scan are never forgotten.
+//! Memory is bounded by the existing files: when many new ids were assigned, those of files that are
+//! gone are removed, and those that a file had long before its present one, so that at most twice as
+//! many ids as needed are remembered (and some 65 000, which is negligible). Files of the scan are never
+//! removed.
 
 mod find;
 mod ids;
@@ -45,17 +45,17 @@ const PATIENCE: usize = 65536;
 pub struct LiveTree {
     root: Arc<SourceRoot>,
     ttl: Duration,
-    /// The mount that the root lies on; what is mounted below is not shown.
+    /// The mount that the root is on; other mounts below are not shown.
     mount: Option<u64>,
     ids: Mutex<Ids>,
 }
 
 impl LiveTree {
     /// Returns the names of `root`. Files that are in `tree`, a scan of the same source, have the
-    /// ids they have there. Answers hold for `ttl`.
+    /// ids they have there. Answers are valid for `ttl`.
     ///
     /// # Errors
-    /// If the root cannot be asked.
+    /// If the root cannot be read.
     pub fn new(root: Arc<SourceRoot>, tree: Arc<Tree>, ttl: Duration) -> Result<Self, LocalError> {
         Self::with_patience(root, tree, ttl, PATIENCE)
     }

@@ -55,8 +55,8 @@ fn open_once(dir: impl AsFd, path: &[u8], flags: OFlag, also: ResolveFlag) -> io
     }
 }
 
-/// Opens for reading without a trace in the access time, where that is allowed: only the owner
-/// of a file and root may ask for it.
+/// Opens for reading without changing the access time, where that is allowed: only for the owner
+/// of a file and root.
 pub(crate) fn open_to_read(
     dir: impl AsFd,
     path: &[u8],
@@ -72,8 +72,8 @@ pub(crate) fn open_to_read(
     }
 }
 
-/// Something else in the place of a file or of a directory on the way to it (a file, a link, a
-/// mount, a socket) means that it is gone.
+/// Treats another kind of file in the place of a file or of a directory on the way to it (a file, a link, a
+/// mount, a socket) as a missing one.
 pub(crate) fn gone(error: io::Error) -> io::Error {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV | Errno::ENXIO | Errno::ESTALE) => {

@@ -49,8 +49,8 @@ pub(crate) struct Chain {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Header {
     backing: Option<Vec<u8>>,
-    /// Whether the image says that its backing file is raw; guessing would let a guest that
-    /// writes a header of its own into a raw disk name files.
+    /// Whether the image declares its backing file as raw; with guessing, a guest that
+    /// writes a header into a raw disk could name files.
     backing_is_raw: bool,
     data_file: Option<Vec<u8>>,
 }

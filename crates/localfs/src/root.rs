@@ -18,7 +18,7 @@ use crate::qcow2;
 use crate::timed::while_it_moves;
 use crate::{DiskFormat, LocalError};
 
-/// What a source is.
+/// The kind of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SourceKind {
     /// A directory with all that is in it.
@@ -47,11 +47,11 @@ impl SourceRoot {
     /// Opens a directory, or a disk image in a regular file.
     ///
     /// A qcow2 image may be based on others. Those in the same directory are served with it;
-    /// one with an absolute path is not, and is a warning: QEMU reads it past the mount. Any
-    /// other place is an error, for QEMU would not find it from the mount.
+    /// one with an absolute path is not, and is a warning: QEMU reads it outside of the mount. Any
+    /// other place is an error, since QEMU would not find it from the mount.
     ///
     /// # Errors
-    /// If it cannot be opened, is something else, or is a chain of images that cannot be served.
+    /// If it cannot be opened, is another kind of file, or is a chain of images that cannot be served.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LocalError> {
         let given = path.as_ref();
         let failed = |source| LocalError::Open {
@@ -90,10 +90,10 @@ impl SourceRoot {
     }
 
     /// Does what [`open`](Self::open) does, but does not wait longer than `patience` for a source
-    /// that does not answer.
+    /// that does not respond.
     ///
     /// # Errors
-    /// As there, and [`LocalError::NoAnswer`].
+    /// As [`open`](Self::open), and [`LocalError::NoAnswer`].
     pub fn open_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self, LocalError> {
         let (path, asked) = (path.as_ref(), path.as_ref().to_path_buf());
         within(path, patience, move || Self::open(asked))
@@ -112,10 +112,10 @@ impl SourceRoot {
     }
 
     /// Opens a directory tree as [`open`](Self::open) does, but below whatever is mounted over its
-    /// root: what is served in place is a source as well.
+    /// root: a directory that is served in place is a source as well.
     ///
     /// # Errors
-    /// If it cannot be opened or is no directory; if something is mounted over it and the process
+    /// If it cannot be opened or is no directory; if it is mounted over and the process
     /// may not mount.
     pub fn open_plain(path: impl AsRef<Path>) -> Result<Self, LocalError> {
         let given = path.as_ref();
@@ -145,11 +145,11 @@ impl SourceRoot {
         })
     }
 
-    /// Returns the source that was opened earlier, by this process or another: `dir` is the
-    /// descriptor that it had then ([`AsFd`]), `label` what it was called.
+    /// Returns a source that was opened earlier, by this process or another: `dir` is its
+    /// descriptor ([`AsFd`]), `label` its label.
     ///
     /// # Errors
-    /// If the label is none, or the disk image is no longer one that can be served.
+    /// If the label is invalid, or the disk image cannot be served any more.
     pub fn resume(dir: OwnedFd, label: &[u8]) -> Result<Self, LocalError> {
         let not_one = || LocalError::NotASource {
             path: OsStr::from_bytes(label).into(),
@@ -200,7 +200,7 @@ impl SourceRoot {
     /// Returns the number of its directory's inode, as [`open_within`](Self::open_within).
     ///
     /// # Errors
-    /// If it does not answer within `patience`.
+    /// If it does not respond within `patience`.
     pub fn inode_within(&self, patience: Duration) -> Result<u64, LocalError> {
         let open = |source| LocalError::Open {
             path: self.path.clone(),
@@ -246,8 +246,8 @@ impl SourceRoot {
         &self.path
     }
 
-    /// Returns the canonical path of the directory that is served: that of a disk image is where it
-    /// lies.
+    /// Returns the canonical path of the directory that is served: for a disk image that of its
+    /// directory.
     #[must_use]
     pub fn dir_path(&self) -> &Path {
         match self.kind {
@@ -256,13 +256,13 @@ impl SourceRoot {
         }
     }
 
-    /// Returns what it is.
+    /// Returns its kind.
     #[must_use]
     pub const fn kind(&self) -> &SourceKind {
         &self.kind
     }
 
-    /// Returns what a person should know before serving it; mostly nothing.
+    /// Returns warnings for the user; mostly none.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -289,7 +289,7 @@ impl SourceRoot {
     /// Returns how large and how full the file system it lies on is.
     ///
     /// # Errors
-    /// If the file system cannot say.
+    /// If the file system does not report it.
     pub fn statfs(&self) -> io::Result<Statvfs> {
         Ok(fstatvfs(&self.dir)?)
     }
@@ -317,10 +317,10 @@ impl AsFd for SourceRoot {
 }
 
 /// Returns the canonical path of a place, but does not wait longer than `patience` for a file system
-/// that does not answer.
+/// that does not respond.
 ///
 /// # Errors
-/// If there is nothing, or no answer.
+/// If there is nothing, or no response.
 pub fn canonical_within(path: &Path, patience: Duration) -> io::Result<PathBuf> {
     let asked = path.to_path_buf();
     let found = while_it_moves(patience, move |_| fs::canonicalize(asked), |_| ());
@@ -343,7 +343,7 @@ fn open_in(around: &impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     Ok(openat(around, name, flags, Mode::empty())?)
 }
 
-/// A descriptor that only stands for the directory: it reads nothing and outlives every mount.
+/// A descriptor that only refers to the directory: it reads nothing and outlives every mount.
 fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     Ok(open(path, flags, Mode::empty())?)

@@ -5,8 +5,8 @@
 //! the order of inode numbers, which is the order on the disk of most file systems: a cold scan
 //! of a spinning disk is several times faster for it.
 //!
-//! A directory that changes while it is read is read again, a few times; a source that never
-//! rests gives a tree that was true at some moment for each directory, and a report that says
+//! A directory that changes while it is read is read again, a few times; a source that changes
+//! all the time gives a tree that was true at some moment for each directory, and a report of
 //! where it may be outdated. Serving such a tree is safe: versions are checked at each read.
 
 mod dir;
@@ -33,7 +33,7 @@ use crate::{LocalError, SourceRoot};
 pub struct Scan {
     /// All of its metadata.
     pub tree: Tree,
-    /// What was left out or changed meanwhile.
+    /// The files that were left out or changed meanwhile.
     pub report: ScanReport,
 }
 
@@ -44,24 +44,24 @@ pub struct Progress {
     pub files: u64,
 }
 
-/// Reads the metadata of a source; `progress` hears after every directory.
+/// Reads the metadata of a source; `progress` is called after every directory.
 ///
 /// Does not enter other file systems that are mounted below the root, bind mounts included; the
 /// report names them.
 ///
 /// # Errors
-/// If the root itself cannot be read, or the source has more names than a tree can hold. What
-/// cannot be read below the root is in the report instead.
+/// If the root itself cannot be read, or the source has more names than a tree can hold. Errors
+/// below the root are in the report instead.
 pub fn scan(root: &SourceRoot, mut progress: impl FnMut(Progress)) -> Result<Scan, LocalError> {
     run(root, &mut progress, &CallProgress::default())
 }
 
-/// Does what [`scan`] does, for a source that may stop answering: gives up when it has said nothing
-/// for as long as `patience`, however long the scan takes in all. `progress` hears now and then.
+/// Does what [`scan`] does, for a source that may stop responding: gives up when it made no progress
+/// for `patience`, however long the scan takes in all. `progress` is called now and then.
 ///
 /// # Errors
 /// As [`scan`]; [`LocalError::NoAnswer`] if it was given up. A thread then hangs in the source until
-/// that answers again; when too many do, no other is begun.
+/// that responds again; when too many do, no other scan is begun.
 pub fn scan_within(
     root: &Arc<SourceRoot>,
     patience: Duration,

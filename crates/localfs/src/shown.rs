@@ -1,4 +1,4 @@
-//! What of a directory on the disk is shown to those who ask name by name.
+//! Which entries of a directory on the disk are shown by look-ups.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -22,8 +22,8 @@ pub(crate) fn is_name(name: &[u8]) -> bool {
     !special && name.len() <= NAME_MAX && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
-/// Returns the attributes of `name` in `dir`, if it is there and shown: directories on which
-/// something other than `mount` is mounted are (and look empty), files that are mounted are not.
+/// Returns the attributes of `name` in `dir`, if it exists and is shown: directories on which
+/// another mount than `mount` is are shown (as empty), files that are mount points are not.
 pub(crate) fn stat_shown(
     dir: impl AsFd,
     name: &[u8],
@@ -64,7 +64,7 @@ pub(crate) fn list_names<E>(
     }
 }
 
-/// What is not there is no failure.
+/// Turns the error of a missing file into `None`.
 pub(crate) fn absent<T>(error: io::Error) -> io::Result<Option<T>> {
     let error = gone(error);
     if error.kind() == io::ErrorKind::NotFound {

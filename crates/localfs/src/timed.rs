@@ -1,18 +1,18 @@
-//! A source that never keeps anyone waiting for ever.
+//! A source with a deadline.
 //!
-//! A network file system whose server is gone, or a disk that does not answer, holds whoever
-//! reads from it, uninterruptibly and without end. A thread that serves a mount must not be held
-//! so: with it hang requests that have nothing to do with the source. [`TimedSource`] has such
-//! calls made by [helper threads](helpers) and waits for them no longer than its deadline. Then
-//! the read fails with [`TimedOut`](blocks::SourceErrorKind::TimedOut); the helper comes back
-//! when the source does, and goes on.
+//! A network file system whose server is gone, or a disk that does not respond, blocks its readers
+//! uninterruptibly and without end. A thread that serves a mount must not block like
+//! that: it would also block requests that do not need the source. [`TimedSource`] makes such
+//! calls on [helper threads](helpers) and waits for them no longer than its deadline. Then
+//! the read fails with [`TimedOut`](blocks::SourceErrorKind::TimedOut); the helper returns
+//! when the source does, and continues.
 //!
 //! Handing a read to another thread takes longer than a read from memory does. So it is first
-//! tried without waiting, on the calling thread, which the disk file systems of Linux can do
-//! ([`Prompt`]); what has to wait for a disk does not notice the hand-over.
+//! tried without waiting, on the calling thread, which the disk file systems of Linux support
+//! ([`Prompt`]); for reads that have to wait for a disk the hand-over is negligible.
 //!
-//! A thread that answers others from memory waits for no helper either. It asks within
-//! [`prompt::now`], is told that an answer would take waiting, and gives the whole request to the
+//! A thread that answers others from memory does not wait for helpers either. It calls within
+//! [`prompt::now`], gets an error if the result needs waiting, and passes the whole request to the
 //! [`waiter`](TimedSource::waiter): a helper finishes it, or it fails at the deadline.
 
 mod call_progress;
@@ -36,7 +36,7 @@ pub(crate) use self::helpers::NoAnswer;
 pub use self::helpers::{Patience, Timekeeping};
 pub use self::names::PromptNames;
 
-/// A source that can say what it can answer without ever waiting.
+/// A source that can return what is available without waiting.
 pub trait Prompt: Send + Sync {
     /// Reads like [`BlockSource::read_at`] if that takes no waiting, or returns `None`; then what
     /// is in `buf` must not be used.
@@ -58,7 +58,7 @@ pub trait Prompt: Send + Sync {
     }
 }
 
-/// A source whose answers come within a deadline, or are errors.
+/// A source whose results arrive within a deadline, or are errors.
 #[derive(Debug)]
 pub struct TimedSource<S> {
     source: Arc<S>,
@@ -84,13 +84,13 @@ impl<S: Send + Sync + 'static> TimedSource<S> {
         }
     }
 
-    /// Returns the source itself, which may keep whoever asks it waiting for ever.
+    /// Returns the source itself, whose calls may block for ever.
     #[must_use]
     pub const fn source(&self) -> &Arc<S> {
         &self.source
     }
 
-    /// Returns who has requests done by the threads of this source, within its deadline.
+    /// Returns a waiter that runs requests on the threads of this source, within its deadline.
     #[must_use]
     pub fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::clone(&self.helpers) as _
@@ -102,7 +102,7 @@ impl<S: Send + Sync + 'static> TimedSource<S> {
         self.helpers.timekeeping()
     }
 
-    /// Has `ask` put a question to the source, and waits for the answer until the deadline.
+    /// Runs `ask` on the source, and waits for the result until the deadline.
     ///
     /// # Errors
     /// [`TimedOut`](SourceErrorKind::TimedOut) if there is none by then, an I/O error if `ask`
@@ -230,6 +230,6 @@ impl<S: BackingFile + 'static> BackingFile for TimedSource<S> {
     }
 }
 
-/// How long a source is waited for by default. A disk that is alive answers within seconds even
+/// The default deadline of a source. A working disk responds within seconds even
 /// when it is busy; Linux gives a SCSI disk as long before it resets it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);

@@ -74,7 +74,7 @@ pub(crate) fn write_blob(
     })
 }
 
-/// Reads a part of a segment: is told it, how many bytes of it to skip, and what to fill.
+/// Reads a part of a segment: receives the segment, how many bytes of it to skip, and the buffer to fill.
 pub(crate) type ReadSegment<'a> = &'a mut dyn FnMut(Segment, u64, &mut [u8]) -> Result<()>;
 
 /// Writes a sealed layer to empty storage, in one pass and with the data that `fill` appends. Returns the length
@@ -82,8 +82,8 @@ pub(crate) type ReadSegment<'a> = &'a mut dyn FnMut(Segment, u64, &mut [u8]) -> 
 ///
 /// # Errors
 ///
-/// Fails as `fill` and the storage do; if data lies over other data, past the end of the device, or in too many
-/// segments.
+/// Fails as `fill` and the storage do; if data overlaps other data, is past the end of the device, or has too
+/// many segments.
 pub fn write_layer<E: From<LsmtError>>(
     storage: &dyn Storage,
     options: BlobOptions,
@@ -173,11 +173,11 @@ impl<'a> LayerBody<'a> {
         Ok(())
     }
 
-    /// Says that bytes of the device, whole sectors, are zeros.
+    /// Marks bytes of the device, whole sectors, as zeros.
     ///
     /// # Errors
     ///
-    /// Fails if they are no whole sectors.
+    /// Fails if they are not whole sectors.
     pub fn zeros(&mut self, offset: u64, len: u64) -> Result<()> {
         self.check(offset, len)?;
         let (start, end) = (offset / SECTOR, (offset + len) / SECTOR);

@@ -2,16 +2,16 @@
 
 use std::io;
 
-/// An error of this crate: what was wrong, where, and what to try where that is not obvious.
+/// An error of this crate: the problem, its place, and a remedy where that is not obvious.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LsmtError {
-    /// The storage below failed.
+    /// The storage failed.
     #[error("cannot {doing}")]
     Storage {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// The bytes are of another kind.
@@ -23,17 +23,17 @@ pub enum LsmtError {
     /// The bytes break a rule of the format.
     #[error("the {part} is invalid: {rule}")]
     Rule {
-        /// Which part.
+        /// The part.
         part: &'static str,
-        /// What is wrong with it.
+        /// The broken rule.
         rule: &'static str,
     },
     /// A number is over the limit of the format or of this crate.
     #[error("the {what} is {found}, at most {limit} is allowed")]
     TooLarge {
-        /// Which number.
+        /// The number.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         found: u64,
         /// The limit.
         limit: u64,
@@ -41,7 +41,7 @@ pub enum LsmtError {
     /// A checksum does not match.
     #[error("the {part} at byte {at} is damaged: its checksum differs; fetch the blob again")]
     Checksum {
-        /// Which part.
+        /// The part.
         part: &'static str,
         /// Where it begins.
         at: u64,
@@ -49,7 +49,7 @@ pub enum LsmtError {
     /// Compressed data cannot be decompressed.
     #[error("the {part} at byte {at} is damaged: it cannot be decompressed; fetch the blob again")]
     Compression {
-        /// Which part.
+        /// The part.
         part: &'static str,
         /// Where it begins.
         at: u64,
@@ -57,9 +57,9 @@ pub enum LsmtError {
     /// A request goes past the end of the device or the blob.
     #[error("bytes {offset} to {offset}+{len} are not within the {size} bytes there are")]
     Range {
-        /// Where the request begins.
+        /// The offset of the request.
         offset: u64,
-        /// How long it is.
+        /// Its length.
         len: u64,
         /// How many bytes there are.
         size: u64,
@@ -67,7 +67,7 @@ pub enum LsmtError {
     /// A request does not begin and end at sectors.
     #[error("byte {offset} is not a multiple of 512, the size of a sector")]
     Unaligned {
-        /// The border that is none.
+        /// The offset that is not at a boundary.
         offset: u64,
     },
     /// There is no writable layer.
@@ -76,25 +76,25 @@ pub enum LsmtError {
     /// An earlier write of the layer failed half way.
     #[error("the writable layer failed before: open the image again")]
     Poisoned,
-    /// The writable layer was replaced by another one; an image goes on with that by itself.
+    /// The writable layer was replaced by another one; an image uses that automatically.
     #[error("the writable layer was replaced")]
     Retired,
     /// The feature is not supported.
     #[error("{what} is not supported")]
     Unsupported {
-        /// Which feature.
+        /// The feature.
         what: &'static str,
     },
     /// Another operation on the stack is running.
     #[error("another {what} of this image is running: wait for it, or cancel it")]
     Busy {
-        /// Which operation.
+        /// The operation.
         what: &'static str,
     },
     /// The operation was cancelled.
     #[error("the {what} was cancelled; nothing changed")]
     Canceled {
-        /// Which operation.
+        /// The operation.
         what: &'static str,
     },
 }
@@ -102,7 +102,7 @@ pub enum LsmtError {
 /// What functions of this crate return.
 pub type Result<T, E = LsmtError> = std::result::Result<T, E>;
 
-/// Says what was being done when the storage failed.
+/// Adds the operation to an error of the storage.
 pub(crate) trait Doing<T> {
     fn doing(self, what: &'static str) -> Result<T>;
 }

@@ -15,7 +15,7 @@ pub const MESSAGE_BYTES: usize = 256;
 pub const SEALED_SEGMENTS_MAX: u64 = 1_000_000;
 /// Entries of an index of an open layer and of a merged index, as overlaybd.
 pub const OPEN_SEGMENTS_MAX: u64 = 128_000_000;
-/// Bytes of the largest device: what the offset of a segment can say.
+/// Bytes of the largest device: the range of a segment's offset.
 pub const DEVICE_BYTES_MAX: u64 = ((1 << 50) - 1) * 512;
 
 const MAGIC: [u8; 24] = [
@@ -24,7 +24,7 @@ const MAGIC: [u8; 24] = [
 ];
 const STRUCT_BYTES: u32 = 390;
 
-/// What the flags of a header say; other bits are ignored on reading and never written.
+/// The flags of a header; other bits are ignored on reading and never written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags(u32);
 
@@ -156,7 +156,7 @@ impl Header {
         bytes
     }
 
-    /// Checks that the index lies between the data and `end`, and is not too long.
+    /// Checks that the index is between the data and `end`, and is not too long.
     pub(crate) fn check_index(&self, end: u64, limit: u64) -> Result<()> {
         at_most("number of segments", self.index_size, limit)?;
         if self.index_offset < HEADER_BYTES {

@@ -14,7 +14,7 @@ use crate::upper::Upper;
 
 /// A block device of layers. It is used by many threads at once.
 pub struct Image {
-    /// What may be exchanged while the device is in use; held no longer than it takes to copy it.
+    /// The layers, which may be exchanged while the device is in use; the lock is held only to copy them.
     layers: RwLock<Layers>,
 }
 
@@ -44,11 +44,11 @@ pub enum Durability {
 }
 
 impl Image {
-    /// Makes a device of sealed layers, and of one that is written.
+    /// Makes a device of sealed layers, and a writable one.
     ///
     /// # Errors
     ///
-    /// Fails if nothing says how large the device is.
+    /// Fails if no layer has the size of the device.
     pub fn open(stack: Stack, upper: Option<Upper>) -> Result<Self> {
         let layers = Layers {
             stack: Arc::new(stack),
@@ -67,7 +67,7 @@ impl Image {
         *self.layers.write() = layers;
     }
 
-    /// Returns the size of the device: that of the writable layer, unless it leaves it to the others.
+    /// Returns the size of the device: that of the writable layer, unless it has none.
     pub fn virtual_size(&self) -> u64 {
         self.layers().virtual_size()
     }
@@ -126,8 +126,8 @@ impl Image {
         }
     }
 
-    /// Makes whole sectors zeros, for good: also when the image is opened again, and in what is
-    /// committed. The room that they took is garbage.
+    /// Zeroes whole sectors permanently: also when the image is opened again, and in commits. Their former
+    /// space is garbage.
     ///
     /// # Errors
     ///

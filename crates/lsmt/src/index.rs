@@ -74,7 +74,7 @@ impl Index {
         (sector - found.offset() < found.sectors()).then_some(found)
     }
 
-    /// Returns the parts of segments within the sectors, in order; what no segment has is left out.
+    /// Returns the parts of segments within the sectors, in order; sectors without a segment are left out.
     pub fn within(&self, sectors: Range<u64>) -> impl Iterator<Item = Segment> + '_ {
         let first = self
             .search

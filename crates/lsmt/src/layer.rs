@@ -11,14 +11,14 @@ use crate::segment::{Content, SEGMENT_BYTES, Segment};
 use crate::storage::{ReadAt, read_vec};
 use crate::uuid::Uuid;
 
-/// How a layer is called, and over which it lies.
+/// The identifiers of a layer and of its parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerInfo {
     /// Its own identifier.
     pub uuid: Uuid,
     /// That of the layer below it, as its writer knew it; nothing enforces it.
     pub parent: Uuid,
-    /// Bytes of the device; zero if the layer leaves this to the others.
+    /// Bytes of the device; zero if another layer defines it.
     pub virtual_size: u64,
     /// The message of its commit.
     pub message: Vec<u8>,
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Layer {
 }
 
 impl Layer {
-    /// Opens an uncompressed layer; [`open_blob`](crate::open_blob) finds out what is around it.
+    /// Opens an uncompressed layer; [`open_blob`](crate::open_blob) detects its wrapping.
     ///
     /// # Errors
     ///

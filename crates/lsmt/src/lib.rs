@@ -1,10 +1,10 @@
 //! Layered block images, byte-compatible with overlaybd and `AgentENV`.
 //!
-//! An image is a stack of layers: each says of some sectors of the device what they hold, and the
-//! topmost that says anything of a sector is right. `docs/block-image-format.md` is the format.
+//! An image is a stack of layers: each has the content of some sectors of the device, and the
+//! topmost layer with a sector is valid. `docs/block-image-format.md` is the format.
 //!
-//! This crate opens no files: it reads and writes through [`ReadAt`] and [`Storage`], of which files
-//! and memory are implementations, and a cache of a registry's blobs may be another.
+//! This crate opens no files: it reads and writes through [`ReadAt`] and [`Storage`], which files
+//! and memory implement, and a cache of a registry's blobs can.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -40,7 +40,7 @@
 //!
 //! Reading:
 //!
-//! - [`open_blob`] opens a sealed layer whatever is around it: [`unwrap_tar`], [`ZFile`], [`Layer`].
+//! - [`open_blob`] opens a sealed layer in any wrapping: [`unwrap_tar`], [`ZFile`], [`Layer`].
 //! - [`Stack`] merges layers into one [`Index`] and reads the device.
 //! - [`open_turbo_blob`] opens the metadata of a turboOCI layer over the [`GzipTar`] that has its data.
 //! - [`Trace`] is a recording of reads.
@@ -51,10 +51,10 @@
 //! - [`LiveImage`] keeps an image in a [`Folder`], and exchanges its layers while it is in use:
 //!   [`LiveImage::restack`], [`LiveImage::stack_and_commit`], [`LiveImage::collect`], which a
 //!   [`Collector`] does in the background.
-//! - [`Upper::commit`] and [`Stack::merge`] write sealed layers, and [`write_layer`] one of whatever data.
+//! - [`Upper::commit`] and [`Stack::merge`] write sealed layers, and [`write_layer`] one of any data.
 //!
-//! Nothing that is read is trusted: lengths are bounded before memory is allocated, and whatever is wrong
-//! with a blob is an [`LsmtError`].
+//! No input is trusted: lengths are bounded before memory is allocated, and every error in
+//! a blob is an [`LsmtError`].
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! An image in a folder: its writable layer is exchanged while the device is in use.
 //!
-//! The file `stack` says of which files the image consists. Each operation makes its new files, syncs
+//! The file `stack` lists the files of the image. Each operation makes its new files, syncs
 //! them, and then replaces `stack` by one rename: a crash leaves the old image or the new one, and
-//! files that belong to neither, which are removed when the image is opened.
+//! unreferenced files, which are removed when the image is opened.
 
 mod collect;
 mod collector;
@@ -57,7 +57,7 @@ impl LiveImage {
     ///
     /// # Errors
     ///
-    /// Fails if an image is there already, and as the storage does.
+    /// Fails if an image exists already, and as the storage does.
     pub fn create(folder: Arc<dyn Folder>, base: Vec<Arc<Layer>>, new: &NewUpper) -> Result<Self> {
         if folder
             .names()
@@ -82,7 +82,7 @@ impl LiveImage {
     ///
     /// # Errors
     ///
-    /// Fails if none is there, if it is damaged, and as the storage does.
+    /// Fails if there is none, if it is damaged, and as the storage does.
     pub fn open(folder: Arc<dyn Folder>, base: Vec<Arc<Layer>>) -> Result<Self> {
         let manifest = Manifest::load(&*folder)?;
         manifest.remove_others(&*folder)?;
@@ -130,13 +130,13 @@ impl LiveImage {
         self.state.try_lock().ok_or(LsmtError::Busy { what })
     }
 
-    /// Seals the writable layer where it is, and goes on with a new one on top of it: a snapshot, for
+    /// Seals the writable layer in place, and continues with a new one on top of it: a snapshot, for
     /// which writes wait only while the index is written.
     ///
     /// # Errors
     ///
     /// Fails if another operation is running, if there are 255 layers, and as the storage does; unless the
-    /// last step failed, the image goes on as before.
+    /// last step failed, the image stays as before.
     pub fn restack(&self, uuid: Uuid) -> Result<()> {
         let mut state = self.begin()?;
         self.restack_begun(&mut state, uuid)
@@ -194,12 +194,12 @@ impl LiveImage {
     }
 
     /// Seals the writable layer and writes it as a blob in the background of the device: the paper's
-    /// "stack-and-commit". The blob takes the place of the sealed layer. What an earlier crash left sealed
-    /// is written, too. Returns the names of the blobs in the folder.
+    /// "stack-and-commit". The blob replaces the sealed layer. Layers that were sealed before a crash are
+    /// written, too. Returns the names of the blobs in the folder.
     ///
     /// # Errors
     ///
-    /// As [`Self::restack`]; what is sealed stays sealed, and is written the next time.
+    /// As [`Self::restack`]; sealed layers stay sealed, and are written the next time.
     pub fn stack_and_commit(
         &self,
         uuid: Uuid,

@@ -15,12 +15,12 @@ const MOFFSET_MASK: u64 = (1 << 55) - 1;
 /// A run of sectors of a device, and where a blob has them.
 ///
 /// On disk, of the first eight bytes the lower 50 bits are the offset and the upper 14 the length; of
-/// the second eight, 55 bits are the place in the blob, one says that there is no data but zeros, and
+/// the second eight, 55 bits are the place in the blob, one means zeros without data, and
 /// eight are a tag. All numbers are sectors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Segment(u64, u64);
 
-/// What is behind a segment.
+/// The content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Data, at the segment's place in the blob.
@@ -33,7 +33,7 @@ impl Segment {
     /// The entry that fills up an index.
     pub(crate) const PADDING: Self = Self(OFFSET_END, 0);
 
-    /// Makes a segment; the length is cut to [`SEGMENT_SECTORS_MAX`], and others to their bits.
+    /// Makes a segment; the length is limited to [`SEGMENT_SECTORS_MAX`], and others to their bits.
     pub const fn new(offset: u64, len: u64, moffset: u64, content: Content) -> Self {
         let zeros = match content {
             Content::Data => 0,
@@ -73,7 +73,7 @@ impl Segment {
         self.1 & MOFFSET_MASK
     }
 
-    /// Returns the sector of the blob behind it; zeros take none.
+    /// Returns the sector of the blob behind it; zeros have none.
     #[inline]
     pub const fn mend(self) -> u64 {
         match self.content() {
@@ -82,7 +82,7 @@ impl Segment {
         }
     }
 
-    /// Returns what is behind it.
+    /// Returns its content.
     #[inline]
     pub const fn content(self) -> Content {
         match self.1 >> 55 & 1 {
@@ -118,7 +118,7 @@ impl Segment {
         Self::new(from, to - from, self.moffset() + skipped, self.content()).tagged(self.tag())
     }
 
-    /// Returns whether the other one goes on where this ends, on the device and in the blob.
+    /// Returns whether the other one continues this one, on the device and in the blob.
     pub(crate) fn continued_by(self, next: Self) -> bool {
         self.end() == next.offset()
             && self.mend() == next.moffset()

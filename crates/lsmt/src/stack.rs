@@ -16,7 +16,7 @@ use crate::storage::{ReadAt, Storage, check_range};
 pub enum ExtentKind {
     /// Data.
     Data,
-    /// Zeros that a layer says are there.
+    /// Zeros that a layer defines.
     Zeros,
     /// No layer has anything: zeros.
     Hole,
@@ -27,7 +27,7 @@ pub enum ExtentKind {
 pub struct Extent {
     /// Its bytes.
     pub range: Range<u64>,
-    /// What they are.
+    /// Their kind.
     pub kind: ExtentKind,
 }
 
@@ -78,7 +78,7 @@ impl Stack {
         })
     }
 
-    /// Returns the size of the device: that of the topmost layer that says one.
+    /// Returns the size of the device: that of the topmost layer that has one.
     pub fn virtual_size(&self) -> u64 {
         self.virtual_size
     }
@@ -117,13 +117,13 @@ impl Stack {
     }
 
     /// Returns the merged index; a tag is the number of a layer from the top, unless there are turboOCI
-    /// layers, which take two.
+    /// layers, which use two.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Returns which layer, from the bottom, has a segment of [`Self::index`], and which bytes of that
-    /// layer's uncompressed blob the segment is: what a trace records. Data of a turboOCI layer that is
+    /// Returns the layer, from the bottom, of a segment of [`Self::index`], and the bytes of that
+    /// layer's uncompressed blob: the place in a trace. Data of a turboOCI layer that is
     /// in a tar has none.
     pub fn place(&self, segment: Segment) -> Option<(usize, Range<u64>)> {
         let &(layer, part) = self.tags.get(usize::from(segment.tag()))?;
@@ -190,8 +190,8 @@ pub(crate) fn sectors(offset: u64, len: usize) -> Range<u64> {
     offset / SECTOR..end.div_ceil(SECTOR)
 }
 
-/// Fills a buffer that begins at a byte of the device: parts of segments by `data`, which is told how
-/// many bytes to skip, and what is between them by `gap`, which is told the offset.
+/// Fills a buffer that begins at a byte of the device: parts of segments by `data`, which receives how
+/// many bytes to skip, and gaps between them by `gap`, which receives the offset.
 pub(crate) fn fill(
     buffer: &mut [u8],
     offset: u64,

@@ -41,14 +41,14 @@ pub trait ReadAt: Send + Sync {
 
 /// Something that can be written, too: a file, as far as LSMT needs one.
 pub trait Storage: ReadAt {
-    /// Writes all bytes, from a byte on; what lies between the old end and there reads as zeros.
+    /// Writes all bytes, from an offset on; a gap behind the old end reads as zeros.
     ///
     /// # Errors
     ///
     /// Fails as the medium does; then some bytes may be written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Makes all that was written durable.
+    /// Makes all writes durable.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
     }
 }
 
-/// Reads `len` bytes, of which the caller knows that they are not too many.
+/// Reads `len` bytes; the caller has checked the limit.
 pub(crate) fn read_vec(
     from: &(impl ReadAt + ?Sized),
     offset: u64,

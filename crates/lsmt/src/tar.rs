@@ -5,7 +5,7 @@ use crate::num::{array_at, put, size};
 use crate::storage::{ReadAt, Storage, Window};
 
 const BLOCK: u64 = 512;
-/// Where the blob begins behind a PAX header, its body and the file's own header.
+/// The offset of the blob behind a PAX header, its body and the file's own header.
 pub const TAR_DATA_OFFSET: u64 = 3 * BLOCK;
 /// What a PAX body of one block may have.
 const PAX_BYTES_MAX: u64 = BLOCK;
@@ -56,8 +56,8 @@ pub fn unwrap_tar<R: ReadAt>(blob: R) -> Result<Window<R>> {
     Ok(Window::new(blob, range))
 }
 
-/// Writes the headers in front of a blob of `len` bytes that lies behind [`TAR_DATA_OFFSET`], and
-/// what ends a tar; returns the length of the tar. The bytes are those of `overlaybd-commit -t`.
+/// Writes the headers in front of a blob of `len` bytes at [`TAR_DATA_OFFSET`], and
+/// the end of the tar; returns the length of the tar. The bytes are those of `overlaybd-commit -t`.
 ///
 /// # Errors
 ///

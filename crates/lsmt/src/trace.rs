@@ -9,12 +9,12 @@ const HEADER_BYTES: usize = 24;
 const RECORD_BYTES: usize = 24;
 /// Bytes of the longest read: overlaybd's replay has a buffer of this size, and does not check.
 pub const TRACE_READ_MAX: u64 = 1 << 20;
-/// Reads of a trace: a cap of ours, 24 MiB of records.
+/// The maximum number of reads of a trace: our limit, 24 MiB of records.
 pub const TRACE_RECORDS_MAX: u64 = 1 << 20;
 /// Bytes of a record that is cut into reads: a cap of ours.
 const RECORD_READ_MAX: u64 = TRACE_READ_MAX << 6;
 
-/// Whose checksum a trace has.
+/// The kind of a trace's checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceDialect {
     /// overlaybd's: CRC-32C without complement.
@@ -38,19 +38,19 @@ pub struct TraceRead {
 /// A trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Whose checksum it has.
+    /// The kind of its checksum.
     pub dialect: TraceDialect,
     /// The reads.
     pub reads: Vec<TraceRead>,
 }
 
 impl Trace {
-    /// Decodes a file. Longer reads than [`TRACE_READ_MAX`] are cut into several, and records that are
-    /// no reads are left out.
+    /// Decodes a file. Reads longer than [`TRACE_READ_MAX`] are split, and other records than
+    /// reads are left out.
     ///
     /// # Errors
     ///
-    /// Fails if it is no trace, damaged, or breaks a rule of the format.
+    /// Fails if it is not a trace, damaged, or breaks a rule of the format.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         if bytes.len() < HEADER_BYTES || u32_at(bytes, 0) != MAGIC {
             return Err(LsmtError::Magic { kind: "trace" });

@@ -1,4 +1,4 @@
-//! turboOCI: block images whose data stays in the layers of a container image.
+//! turboOCI: block images whose data is in the layers of a container image.
 
 mod deflate;
 mod gzip_index;

@@ -1,14 +1,14 @@
 //! The writable layer.
 //!
 //! Its pair of files is overlaybd's: data, and an index in the order of the writes. Between two
-//! flushes the index is not touched, and a flush makes the data durable first, so that the pair on the
-//! disk is always what some flush left, whatever was lost. So that a process that is killed loses
-//! nothing that it had confirmed, each write is noted in a third file of our own, the journal, with
+//! flushes the index is not written, and a flush makes the data durable first, so that the pair on the
+//! disk is always the state of some flush, whatever was lost. So that a killed process loses no confirmed
+//! write, each write is recorded in a third file of our own, the journal, with
 //! a checksum of each sector; the journal is read when the layer is opened. See
 //! `docs/block-image-format.md`.
 //!
-//! A sparse layer has its data at the place it has on the device. overlaybd keeps no index of it, and
-//! forgets what was trimmed; ours is the second file.
+//! A sparse layer has its data at the place it has on the device. overlaybd stores no index of it, and
+//! loses trims; ours is the second file.
 
 mod journal;
 mod map;
@@ -36,7 +36,7 @@ use journal::Journal;
 /// How a writable layer places data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpperKind {
-    /// Data is appended; what it replaces is garbage.
+    /// Data is appended; replaced data is garbage.
     #[default]
     Append,
     /// Data is at the place it has on the device, in a file with holes.
@@ -50,10 +50,10 @@ pub enum UpperKind {
 pub struct UpperFiles {
     /// Header and data: overlaybd's.
     pub data: Arc<dyn Storage>,
-    /// The index: overlaybd's, but for a sparse layer, of which overlaybd keeps none.
+    /// The index: overlaybd's, except for a sparse layer, of which overlaybd stores none.
     pub index: Arc<dyn Storage>,
-    /// The journal of what is not in the index yet, ours. Without one, a process that is killed loses
-    /// what was not flushed.
+    /// The journal of writes that are not in the index yet, ours. Without one, a killed process loses
+    /// unflushed writes.
     pub journal: Option<Arc<dyn Storage>>,
 }
 
@@ -83,15 +83,15 @@ pub struct Upper {
     uuid: Uuid,
     parent: Uuid,
     virtual_size: AtomicU64,
-    /// What changes, held for no longer than it takes to change it.
+    /// The mutable state; the lock is held only to change it.
     state: RwLock<State>,
-    /// Held shared by each write, over its I/O: who takes it alone knows that none is under way.
+    /// Held shared by each write during its I/O: an exclusive holder knows that none is in progress.
     gate: RwLock<()>,
     /// Held by the flush under way; what waits for it is mostly flushed by it.
     flushing: Mutex<()>,
-    /// The files may not be what memory says.
+    /// Whether the files may differ from the state in memory.
     poisoned: AtomicBool,
-    /// Somebody copies the data: nothing may be overwritten in place.
+    /// Whether the data is being copied: then nothing may be overwritten in place.
     frozen: AtomicBool,
     /// Another layer has taken its place.
     retired: AtomicBool,
@@ -99,16 +99,16 @@ pub struct Upper {
 
 struct State {
     map: Map,
-    /// The sector behind the data, with what is being written.
+    /// The sector behind the data, including writes in progress.
     data_end: u64,
     /// Data before this sector is in the index.
     flushed_end: u64,
     /// Entries of the index on the disk.
     index_entries: u64,
-    /// What is not in the index, in order.
+    /// Segments that are not in the index, in order.
     pending: Vec<Segment>,
-    /// Of a sparse layer, what is not in the index on the disk: what is pending, and what the flush under
-    /// way writes.
+    /// For a sparse layer, segments that are not in the index on the disk: pending ones, and those of the flush in
+    /// progress.
     unflushed: [Map; 2],
     journal: Journal,
     /// How many writes there were, and how many were flushed.
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Upper {
     }
 }
 
-/// How much room a writable layer takes.
+/// The disk usage of a writable layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpperUsage {
     /// Bytes of the data file behind its header.
@@ -157,7 +157,7 @@ impl Upper {
         self.virtual_size.load(Relaxed)
     }
 
-    /// Returns how much room it takes.
+    /// Returns its disk usage.
     pub fn usage(&self) -> UpperUsage {
         let state = self.state.read();
         UpperUsage {
@@ -202,11 +202,11 @@ impl Upper {
         }
     }
 
-    /// Makes all completed writes durable, as one with others that ask for it meanwhile.
+    /// Makes all completed writes durable, together with concurrent flushes.
     ///
     /// # Errors
     ///
-    /// Fails as the storage does; then nothing more can be written until the layer is opened again.
+    /// Fails as the storage does; then it cannot be written until the layer is opened again.
     pub fn flush(&self) -> Result<()> {
         if self.retired.load(Relaxed) {
             return self.check_durable();
@@ -335,7 +335,7 @@ impl Upper {
     }
 
     /// Writes all of this layer to empty storage, as a sealed layer; returns the length of the blob, which
-    /// is not synced. Writes go on meanwhile, but for a sparse layer, where they wait.
+    /// is not synced. Writes continue meanwhile, but for a sparse layer, where they wait.
     ///
     /// # Errors
     ///
@@ -355,7 +355,7 @@ impl Upper {
         committed
     }
 
-    /// Forbids to overwrite anything in place, until what is returned is dropped.
+    /// Forbids overwriting in place, until the returned value is dropped.
     pub(crate) fn freeze(&self) -> Result<Frozen<'_>> {
         self.check()?;
         if self.frozen.swap(true, Relaxed) {
@@ -367,7 +367,7 @@ impl Upper {
         Ok(Frozen(self))
     }
 
-    /// Stops all writes and flushes, until what is returned is dropped, and flushes once more.
+    /// Stops all writes and flushes, until the returned value is dropped, and flushes once more.
     pub(crate) fn stop(&self) -> Result<Stopped<'_>> {
         let stopped = Stopped {
             _flushing: self.flushing.lock(),
@@ -378,7 +378,7 @@ impl Upper {
         Ok(stopped)
     }
 
-    /// Says that the files may not be what memory says.
+    /// Marks that the files may differ from the state in memory.
     pub(crate) fn poison(&self) {
         self.poisoned.store(true, Relaxed);
     }
@@ -390,14 +390,14 @@ impl Upper {
         self.snapshot()
     }
 
-    /// Returns what is mapped, and the sector behind all data.
+    /// Returns the mapped segments, and the sector behind all data.
     pub(crate) fn snapshot(&self) -> (Vec<Segment>, u64) {
         let state = self.state.read();
         (state.map.segments(), state.data_end)
     }
 
     /// Appends index and trailer to the data, synced. The caller has stopped writes and flushed; if
-    /// it does not use what is sealed after all, the layer still opens and goes on as before.
+    /// the sealed layer is not used after all, the layer still opens and stays writable.
     pub(crate) fn seal_in_place(&self) -> Result<()> {
         let mut state = self.state.write();
         let flags = match self.kind {
@@ -422,7 +422,7 @@ impl Upper {
         self.files.data.sync().doing("sync the data")
     }
 
-    /// Says that another layer has taken its place. The caller has stopped writes.
+    /// Marks that another layer has replaced it. The caller has stopped writes.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Relaxed);
     }
@@ -441,13 +441,13 @@ struct Batch {
     writes: u64,
 }
 
-/// While it is there, nothing is written.
+/// While it exists, nothing is written.
 pub(crate) struct Stopped<'a> {
     _flushing: parking_lot::MutexGuard<'a, ()>,
     _gate: parking_lot::RwLockWriteGuard<'a, ()>,
 }
 
-/// While it is there, nothing is overwritten in place.
+/// While it exists, nothing is overwritten in place.
 pub(crate) struct Frozen<'a>(&'a Upper);
 
 impl Drop for Frozen<'_> {

@@ -12,7 +12,7 @@ pub(crate) const UUID_BYTES: usize = 37;
 pub struct Uuid([u8; 16]);
 
 impl Uuid {
-    /// The identifier of layers that have none.
+    /// The identifier of layers without one.
     pub const NIL: Self = Self([0; 16]);
 
     /// Returns the identifier of the bytes.

@@ -62,7 +62,7 @@ pub struct BlobConfig {
     pub policy: PolicyKind,
 }
 
-/// Tells how many known manifests need a blob, and when one of these was last requested.
+/// Returns how many known manifests need a blob, and when one of these was last requested.
 pub type Worth = dyn Fn(&BlobDigest) -> (usize, u64) + Send + Sync;
 
 /// A cache of blobs in a directory, which one process uses at a time.
@@ -145,7 +145,7 @@ pub struct Listed {
 
 impl BlobCache {
     /// Opens the cache in a directory, which is created with parts for these realms if they do not
-    /// exist. `worth` tells how many images need a blob.
+    /// exist. `worth` returns how many images need a blob.
     ///
     /// # Errors
     /// If the directory cannot be made or read, or another process has it.

@@ -1,9 +1,9 @@
-//! A pull-through mirror of OCI registries: what Docker, containerd and skopeo pull is fetched once,
-//! kept, and served to whoever may have it.
+//! A pull-through mirror of OCI registries: pulls of Docker, containerd and skopeo are fetched once,
+//! cached, and served to authorized clients.
 //!
-//! - [`Mirror`] answers pulls; [`serve`] takes the connections. [`Access`] says who may pull what.
+//! - [`Mirror`] handles pulls; [`serve`] accepts the connections. [`Access`] decides which clients may pull what.
 //! - [`blobs`] is its cache on a disk: verified blobs, eviction, blobs that are still being fetched.
-//! - [`upstream`] are the registries behind it.
+//! - [`upstream`] has the registries behind it.
 //!
 //! ```
 //! use mirror::blobs::{Algorithm, BlobDigest};

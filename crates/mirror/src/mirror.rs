@@ -1,5 +1,5 @@
-//! The pull-through mirror: what Docker, containerd and skopeo pull is fetched once, cached, and served
-//! to clients that may have it.
+//! The pull-through mirror: pulls of Docker, containerd and skopeo are fetched once, cached, and served
+//! to authorized clients.
 //!
 //! ```text
 //! serve ─► route ─► access ─┬─► manifests ─► Catalog ─┐
@@ -146,7 +146,7 @@ struct Granted {
 
 impl Mirror {
     /// Opens a mirror in a directory, which is created if it does not exist. Sends no request. A
-    /// registry without an access rule serves nobody.
+    /// registry without an access rule is served to no client.
     ///
     /// # Errors
     /// If the directory cannot be used.

@@ -1,8 +1,8 @@
 //! The registries behind the mirror.
 //!
 //! A registry that refuses connections fails at once; one that drops packets would block a client for
-//! minutes. So connecting, the head of a response and each piece of its body have deadlines of their
-//! own, and for a while after an outage, requests that can be answered with older content do not wait
+//! minutes. So connecting, the head of a response and each piece of its body have separate deadlines,
+//! and for a while after an outage, requests that can be served from older content do not wait
 //! for the registry at all.
 
 mod error;
@@ -29,14 +29,14 @@ const STALL: Duration = Duration::from_secs(10);
 /// How long after an outage requests with a fallback do not wait for the registry.
 const OUTAGE: Duration = Duration::from_secs(5);
 
-/// What is known about a registry.
+/// The configuration of a registry.
 #[derive(Clone, Debug)]
 pub struct UpstreamConfig {
     /// As clients call it: `docker.io`, `ghcr.io`, `registry:5000`.
     pub name: String,
     /// Where it is: `https://registry-1.docker.io`.
     pub url: String,
-    /// Who the mirror is there.
+    /// The mirror's credentials there.
     pub login: Option<Login>,
     /// Hosts that may give out its tokens, beside its own.
     pub token_hosts: Vec<String>,
@@ -56,7 +56,7 @@ pub struct Upstream {
     out_until: Mutex<Option<Instant>>,
 }
 
-/// What is asked of a registry.
+/// A request to a registry.
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamRequest {
     pub(crate) method: Method,
@@ -67,12 +67,12 @@ pub(crate) struct UpstreamRequest {
     pub(crate) asker: Asker,
 }
 
-/// In whose name something is asked.
+/// Whose credentials a request uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// In the mirror's own.
+    /// The mirror's.
     Mirror,
-    /// In that of a client, who may have none.
+    /// A client's, which may have none.
     Client(Option<Login>),
 }
 
@@ -89,10 +89,10 @@ impl UpstreamRequest {
 }
 
 impl Upstream {
-    /// Prepares to ask a registry; asks it nothing.
+    /// Prepares requests to a registry; sends none.
     ///
     /// # Errors
-    /// If its URL is none, or its certificates cannot be used.
+    /// If its URL is invalid, or its certificates cannot be used.
     pub fn new(config: UpstreamConfig) -> Result<Self, UpstreamError> {
         let bad_url = || UpstreamError::Url(config.url.clone());
         let base = Url::parse(&config.url).map_err(|_| bad_url())?;
@@ -132,12 +132,12 @@ impl Upstream {
             .is_some_and(|until| Instant::now() < until)
     }
 
-    /// Notes that somebody has waited long enough for it.
+    /// Notes that it did not respond in time.
     pub(crate) fn note_outage(&self) {
         *self.out_until.lock() = Some(Instant::now() + OUTAGE);
     }
 
-    /// Asks, and returns an answer of success.
+    /// Sends a request, and returns a response with a status of success.
     pub(crate) async fn ask(&self, ask: &UpstreamRequest) -> Result<Response, UpstreamError> {
         let answer = self.ask_as(ask).await;
         let failed = matches!(&answer, Err(error) if error.is_outage());
@@ -214,13 +214,13 @@ fn verdict(answer: Response) -> Result<Response, UpstreamError> {
     }
 }
 
-/// The registries that a mirror knows: a closed world. What a client calls a registry is looked
-/// up here and never dialled.
+/// The fixed set of registries that a mirror knows. A client's name of a registry is looked up here and
+/// never resolved by DNS.
 #[derive(Clone, Debug)]
 pub struct Upstreams(Vec<Arc<Upstream>>);
 
 impl Upstreams {
-    /// Makes a set; the first is for clients that do not say which.
+    /// Makes a set; the first is for clients that do not name one.
     #[must_use]
     pub const fn new(upstreams: Vec<Arc<Upstream>>) -> Self {
         Self(upstreams)
@@ -236,7 +236,7 @@ impl Upstreams {
         self.0.iter().find(|upstream| upstream.name() == name)
     }
 
-    /// Returns the registry for clients that do not say which.
+    /// Returns the registry for clients that do not name one.
     #[must_use]
     pub fn default(&self) -> Option<&Arc<Upstream>> {
         self.0.first()

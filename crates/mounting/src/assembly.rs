@@ -1,5 +1,5 @@
-//! Puts together what a mount serves: a source, its names, a boot image if there is one, and a block service if
-//! one is asked. A mount of its own, a mount of the node and a layer differ in the [`AssemblyOptions`].
+//! Assembles what a mount serves: a source, its names, a boot image if there is one, and a block service if
+//! one is used. A standalone mount, a mount of the node and a layer differ in the [`AssemblyOptions`].
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ pub type Timed = TimedSource<DirSource>;
 pub struct AssemblyOptions<'a> {
     /// The mode; by the kind of source if absent.
     pub mode: Option<ServeMode>,
-    /// Who is answered about extended attributes where no file has any.
+    /// Which requests for extended attributes are answered where no file has any.
     pub xattrs: XattrAnswers,
-    /// How long the source has for an answer.
+    /// The deadline of the source.
     pub deadline: Duration,
-    /// How long an answer of the source holds, if its files may change.
+    /// How long data from the source is cached, if its files may change.
     pub revalidate: Option<Duration>,
-    /// The block service that is asked besides a source on a disk.
+    /// The block service that is used besides a source on a disk.
     pub nic: Option<NicAccess<'a>>,
     /// Whether files are passed through.
     pub passthrough: Passthrough<'a>,
@@ -58,19 +58,19 @@ impl Default for AssemblyOptions<'_> {
 /// Whether the kernel may read files that are not in the boot image without asking this process.
 #[derive(Clone, Copy, Debug)]
 pub enum Passthrough<'a> {
-    /// Never. It is for mounts that another process may serve later: that one would not know the ids that the
-    /// kernel has of open files.
+    /// Never. It is for mounts that another process may serve later: that process would not know the ids
+    /// of files that the kernel has open.
     Never,
     /// To the source, or to copies on the tiers of these settings.
     ToFiles(&'a StoreSettings),
 }
 
-/// What is served, before it is mounted.
+/// A file system that is ready to be mounted.
 #[derive(Debug)]
 pub struct Assembly {
     /// The file system.
     pub fs: FileSystem,
-    /// What it consists of, for as long as it is served.
+    /// Its parts, for as long as it is served.
     pub parts: Parts,
 }
 
@@ -86,7 +86,7 @@ pub struct Parts {
     pub source: Arc<Cached>,
     /// The source, if it is on a disk.
     pub disk: Option<Disk>,
-    /// The block service, if one is asked.
+    /// The block service, if one is used.
     pub nic: Option<Arc<Nic>>,
 }
 
@@ -128,11 +128,11 @@ impl Parts {
     }
 }
 
-/// Puts together a mount of a source on a disk, whose names and attributes are those of `tree`. The boot image is
+/// Assembles a mount of a source on a disk, whose names and attributes are those of `tree`. The boot image is
 /// attached to that tree.
 ///
 /// # Errors
-/// If the service cannot be used, or a source that may change cannot be asked again.
+/// If the service cannot be used, or a source that may change cannot be revalidated.
 pub fn of_disk(
     root: &Arc<SourceRoot>,
     tree: Arc<Tree>,

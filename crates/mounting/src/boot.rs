@@ -16,9 +16,9 @@ use node_api::boot_choice::BootChoice;
 /// A boot image in use.
 #[derive(Debug)]
 pub struct Boot {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What boots read.
+    /// The blocks that boots read.
     pub recorded: Recorded,
     /// Its blocks.
     pub blocks: BootBlocks,
@@ -39,7 +39,7 @@ impl Boot {
         })
     }
 
-    /// Takes a boot image that was chosen for a source of a block service.
+    /// Wraps a boot image that was chosen for a source of a block service.
     pub fn of_service(boot: NicBoot) -> Arc<Self> {
         let NicBoot {
             name,
@@ -60,7 +60,7 @@ impl Boot {
         self.recorded.image()
     }
 
-    /// Returns a warning about what it does not give because files changed, if there is something.
+    /// Returns a warning about parts that are not served because files changed, if there are any.
     pub fn stale(&self) -> Option<String> {
         let (name, image) = (&self.name, self.image()?);
         let report = image.report();
@@ -102,29 +102,29 @@ impl BlockCache for Boot {
     }
 }
 
-/// What happens if a boot image that was found, and not asked for by name, cannot be used.
+/// What happens if a boot image that was found, and not requested by name, cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// It was only an offer: it is logged, and none is used.
+    /// It is skipped, and logged.
     LeftOut,
     /// Nothing is served without it.
     Fails,
 }
 
-/// What happens with a boot image that was asked for by name, was recorded from another source, and has nothing
-/// of this one.
+/// What happens if a boot image that was requested by name was recorded from another source, and has no data of
+/// this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
     /// It is used: the source may have been moved.
     Used,
-    /// It is refused: whoever named it meant another.
+    /// An error: the user meant another image.
     Refused,
 }
 
 /// A request for the boot image of a source on a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct BootRequest<'a> {
-    /// Which one.
+    /// The choice.
     pub choice: &'a BootChoice,
     /// Where it is looked for.
     pub store: &'a StoreSettings,
@@ -137,17 +137,17 @@ pub struct BootRequest<'a> {
 /// A boot image that was opened and not attached yet.
 #[derive(Debug)]
 pub struct OpenedBoot {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The image.
     pub image: Arc<Image>,
 }
 
 impl BootRequest<'_> {
-    /// Opens the boot image of a source; `None` if there is none, or it was left out.
+    /// Opens the boot image of a source; `None` if there is none, or it was skipped.
     ///
     /// # Errors
-    /// If one that was asked for is not there or cannot be used, or the store cannot.
+    /// If a requested one is missing or cannot be used, or the store cannot.
     pub fn open(&self, root: &SourceRoot) -> anyhow::Result<Option<OpenedBoot>> {
         if let BootChoice::File(path) = self.choice {
             let image = Image::open(path).context("opening the boot image")?;
@@ -229,8 +229,8 @@ impl BootRequest<'_> {
     }
 }
 
-/// Notes that the boot image of a source is used now, so that the store keeps it: the process that serves
-/// from it may not write. Returns which it is. A failure is only logged: opening the image reports it.
+/// Marks the boot image of a source as used now, so that the store keeps it: the process that serves
+/// from it has no write access. Returns the image. A failure is only logged: opening the image reports it.
 pub fn note_use(choice: &BootChoice, store: &StoreSettings, root: &SourceRoot) -> Option<ImageId> {
     match find(choice, store, root) {
         Ok(Some((store, id))) => {

@@ -1,12 +1,12 @@
-//! Boot images for disk images that were not recorded, because they are clones of one that was.
+//! Boot images for disk images that are clones of a recorded one.
 //!
-//! What was recorded of a disk image holds for its copies, under whatever name, as far as they still have the same
+//! A recording of a disk image also applies to its copies, under any name, as far as they have equal
 //! content. So a disk image without a boot image of its own is compared with those in the store: a few extents of each
-//! that was made of a file of the same length. If most are alike, the ranges that boots read are taken over, and the
-//! boot image of the clone is written from the clone itself. No byte of the other image is served for it, so what was
-//! changed in the clone is right; and the store keeps equal blocks once, so that a clone takes next to nothing there.
+//! that was made of a file of the same length. If most are equal, the ranges that boots read are adopted, and the
+//! boot image of the clone is written from the clone itself. No byte of the other image is served for it, so blocks
+//! that differ in the clone are correct; and the store deduplicates equal blocks, so that a clone needs little space.
 //!
-//! This takes reading what a boot reads of the clone once, best while it is still in memory after it was copied. A file
+//! This reads the blocks of a boot from the clone once, best while it is still in memory after it was copied. A file
 //! that changes later has another version, and is read from the disk until this is done again.
 
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const ALIKE: usize = 4;
 /// Boot images that a disk is compared with, the most valuable first.
 const CANDIDATES_MAX: usize = 64;
 
-/// What was found for a source.
+/// The boot image that was adopted for a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adopted {
     /// Disk images that have a recording now, each with the name of the boot image it was taken from.
@@ -46,8 +46,8 @@ pub struct Adopted {
     pub blocks: u64,
 }
 
-/// Sees to it that a disk image, or each in a directory of them, has what was recorded of it or of what it was cloned
-/// from, in a boot image for just this place; `None` if nothing is new.
+/// Makes sure that a disk image, or each in a directory of them, has a boot image for this place, from its own
+/// recordings or those of the image it was cloned from; `None` if nothing changed.
 ///
 /// # Errors
 /// If the source or the store cannot be read, or the boot image cannot be written.
@@ -149,7 +149,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Opens boot images of disks, and of directories of disks. One that cannot be opened is told of by the store.
+    /// Opens boot images of disks, and of directories of disks. One that cannot be opened is reported by the store.
     fn of(store: &Store, listed: Vec<StoredImage>, own: Option<&Attached>) -> Self {
         let own = own.map(|own| own.image().info().id);
         let listed = listed

@@ -1,13 +1,13 @@
-//! What the processes that serve give up before they do (docs/security.md).
+//! The privileges that serving processes drop before they serve (docs/security.md).
 //!
 //! Both kinds keep these capabilities, if they have them:
 //!
-//! - `CAP_DAC_READ_SEARCH`: a source has files of many owners, and a mount shows them all; who may
-//!   read which is for the kernel to say, by the attributes.
+//! - `CAP_DAC_READ_SEARCH`: a source has files of many owners, and a mount shows them all; the kernel
+//!   checks access by the attributes.
 //! - `CAP_FOWNER`: to read other owners' files without leaving a time of access on them.
-//! - `CAP_SYS_ADMIN`: to see `trusted.` attributes, without which an overlay's whiteouts and opaque
-//!   directories are none, and to pass files through. Whatever else it would allow takes system
-//!   calls that are not in the list.
+//! - `CAP_SYS_ADMIN`: to read `trusted.` attributes, without which an overlay's whiteouts and opaque
+//!   directories do not work, and to pass files through. Its other uses need system calls that are
+//!   not in the list.
 //! - `CAP_IPC_LOCK`: for `--lock`.
 
 mod intake;
@@ -34,7 +34,7 @@ const COPYING: [Capability; 4] = [
     Capability::CAP_SETFCAP,
 ];
 
-/// Who mounts layers for an engine.
+/// A service that mounts layers for an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Docker's guardian, which starts a worker, and that.
@@ -59,9 +59,9 @@ const SERVING: [Capability; 4] = [
 /// origin's files, whosever they are, and to look names up in the mount; and `--lock`.
 const ASKING: [Capability; 2] = [Capability::CAP_DAC_READ_SEARCH, Capability::CAP_IPC_LOCK];
 
-/// Confines a worker, and makes it another user if it is to be one. To be called before it starts a
-/// thread. It makes and writes no file from then on, but those it is handed. It may read whatever
-/// permissions allow, for nobody knows yet of which sources it will be handed descriptors.
+/// Confines a worker, and changes its user if one is given. To be called before it starts a thread.
+/// Afterwards it creates and writes no file except those it receives. It may read whatever
+/// permissions allow, since the sources whose descriptors it will receive are not known yet.
 ///
 /// # Errors
 /// If the process has threads, or the kernel refuses: it must not serve then.
@@ -104,17 +104,17 @@ pub fn image_worker() -> anyhow::Result<()> {
 /// What is known of a worker that asks a block service.
 #[derive(Clone, Debug)]
 pub struct Asking {
-    /// Whom it becomes, if it becomes somebody else.
+    /// The user that it becomes, if it changes.
     pub identity: Option<Identity>,
-    /// What it asks the service with.
+    /// The files and ports of the client of the service.
     pub needs: Needs,
     /// Whether it has files of a disk, too, which may be anybody's and anywhere.
     pub disk: bool,
-    /// Who makes its connections.
+    /// The process that makes its connections.
     pub connections: Connections,
 }
 
-/// Who connects to the block service of a worker.
+/// The process that connects to the block service of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connections {
     /// The worker itself.
@@ -124,8 +124,8 @@ pub enum Connections {
     ByNode,
 }
 
-/// Confines the worker of a mount that asks a block service to what this takes. What is not known,
-/// because the node told nothing, it is left.
+/// Confines the worker of a mount that uses a block service to the access that this needs. Without
+/// settings from the node it is not restricted further.
 ///
 /// # Errors
 /// As [`worker`].
@@ -169,10 +169,10 @@ fn calls_of(needs: &Needs) -> Set {
     }
 }
 
-/// Takes from a daemon, before it reads anything that came from elsewhere, the capabilities and the
-/// files that it does not need: it writes and makes nothing but what is beneath `run_dir`, in the
-/// directory of `trace`, and in the cache of a block service that it asks. It can mount and unmount no
-/// more; a helper does that. To be called before it starts a thread.
+/// Drops the capabilities and the access to files that a daemon does not need, before it reads
+/// untrusted data: it writes and creates only beneath `run_dir`, in the directory of `trace`, and in
+/// the cache of a block service that it uses. It can no longer mount or unmount;
+/// a helper does that. To be called before it starts a thread.
 ///
 /// # Errors
 /// If the kernel refuses, or the cache cannot be made.
@@ -209,7 +209,7 @@ pub fn before_mounting(
     files.confine().context("confining the daemon to its files")
 }
 
-/// Takes from a daemon, with all its threads, the system calls that it does not need once it has
+/// Removes from a daemon, with all its threads, the system calls that it does not need once it has
 /// mounted.
 ///
 /// # Errors
@@ -237,9 +237,9 @@ pub fn mounter() -> anyhow::Result<()> {
         .context("confining the process that mounts and unmounts")
 }
 
-/// Takes from a service that mounts the layers of an engine the capabilities that it does not need,
-/// with all that it starts, and has it killed over what only an intruder does. It mounts, so Landlock
-/// cannot be had with it. To be called before it starts a thread.
+/// Drops the capabilities that a service that mounts the layers of an engine does not need, for its
+/// children too, and kills it on system calls that only an attacker makes. It mounts, so Landlock
+/// cannot be used. To be called before it starts a thread.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -262,8 +262,8 @@ pub fn engine(service: Service) -> anyhow::Result<()> {
         .context("confining the service")
 }
 
-/// Confines `nicfetch serve`, before it hears anything of the network: it writes beneath `writes`,
-/// which are made if they are not there, opens `ports`, and calls any; it reads what its user may.
+/// Confines `nicfetch serve`, before it reads anything from the network: it writes beneath `writes`,
+/// which are created if missing, listens on `ports`, and connects to any; it reads what its user may.
 /// To be called before it starts a thread.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! The process behind a mount: assembles the file system, serves it, answers commands, and ends
-//! when the mount does.
+//! The process of a standalone mount: assembles the file system, serves it, responds to commands, and
+//! ends with the mount.
 
 mod event;
 mod prepare;

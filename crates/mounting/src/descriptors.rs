@@ -18,9 +18,9 @@ pub fn allow_many_files() {
     }
 }
 
-/// Returns how many files of one of so many mounts a prewarm may hold: half of the descriptors of
-/// this process are for that. The kernel may drop what is not held, which costs speed only; a
-/// process without descriptors left could serve nothing more.
+/// Returns how many files a prewarm may hold open for each of so many mounts: half of the descriptors
+/// of this process are for that. The kernel may evict pages of files that are not held, which costs
+/// speed only; a process without free descriptors could not serve anything more.
 pub fn files_for_each_of(mounts: u64) -> u64 {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     files / 2 / mounts

@@ -1,4 +1,4 @@
-//! What a mount shows, before it is opened any further.
+//! The kind of a mount's source, before it is opened.
 
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub enum From {
 
 impl From {
     /// # Errors
-    /// If it is no source, or does not answer within the deadline.
+    /// If it is not a source, or does not respond within the deadline.
     pub fn open(source: &Path, deadline: Duration) -> anyhow::Result<Self> {
         if let Some(image) = ImageSpec::of_source(source) {
             return Ok(Self::Image(image.to_owned()));
@@ -54,7 +54,7 @@ impl From {
         }
     }
 
-    /// Returns what a trace says of the source.
+    /// Returns the description of the source for a trace.
     pub fn trace_info(&self, started: SystemTime) -> TraceInfo {
         match self {
             Self::Disk(root) => trace_info(root, started),

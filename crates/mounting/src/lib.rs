@@ -1,9 +1,9 @@
-//! Mounts: what one serves is put together here ([`assembly`]), from a source ([`source`]), a boot image of
+//! Mounts: one is assembled here ([`assembly`]) from a source ([`source`]), a boot image of
 //! the store ([`boot`]), tiers, and a block service ([`nic`]).
 //!
-//! A mount that has a process of its own is served by [`daemon`], with a helper beside it ([`mounter`]) that
-//! mounts and unmounts; those of a node and of layers take the parts. What a process gives up before it
-//! serves is in [`confinement`], and a mount that is recorded is a [`recorded`] one.
+//! A standalone mount is served by [`daemon`], with a helper beside it ([`mounter`]) that
+//! mounts and unmounts; the node and the services of layers use the parts. [`confinement`] has the privileges that a
+//! process drops before it serves, and [`recorded`] the mounts that record.
 
 #![forbid(unsafe_code)]
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 /// Where the kernel shows groups: of version 2 alone, beside version 1, and the memory groups of that.
 const V2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 const V1: &str = "/sys/fs/cgroup/memory";
-/// What is left to all else that the process needs while something is locked.
+/// Memory that is reserved for all else that the process needs while something is locked.
 const MARGIN: u64 = 16 << 20;
 
-/// Returns how many bytes more may be locked in memory without that a group has too little of it, as far as
-/// groups can be seen; `None` if none of them has a limit.
+/// Returns how many more bytes may be locked in memory before a memory cgroup runs short, as far as cgroups are
+/// visible; `None` if none of them has a limit.
 pub fn room() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups

@@ -64,7 +64,7 @@ impl Parts {
         label.unwrap_or_default()
     }
 
-    /// Returns what was served, and where from.
+    /// Returns how much was served, and from which source.
     #[must_use]
     pub fn served_status(&self, counters: &Counters) -> ServedStatus {
         let (cached, time) = (self.source.counts(), self.timekeeping());
@@ -94,7 +94,7 @@ impl Parts {
         }
     }
 
-    /// Returns what the owner of the mount should know of its source and of its boot image.
+    /// Returns warnings for the owner of the mount about its source and its boot image.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let disk = self.disk.iter();
@@ -104,7 +104,7 @@ impl Parts {
     }
 }
 
-/// Returns how much of what was pushed nobody needed, if there is a sample to tell.
+/// Returns how much of the pushed data was not needed, if there is a sample.
 fn wasted_bytes(counters: &Counters) -> Option<u64> {
     let unneeded = counters
         .sampled_blocks

@@ -1,12 +1,12 @@
-//! `yolofs mounter`: the process beside the daemon of one mount, which does what the daemon cannot.
+//! `yolofs mounter`: the process beside the daemon of one mount, with the rights that the daemon drops.
 //!
-//! - *It mounts and unmounts.* Landlock keeps whom it confines from changing the table of mounts, and
-//!   the daemon reads what came from a registry and answers what runs in containers. So it is told
-//!   the place before the daemon reads anything, puts one mount there, and takes that one away:
-//!   whoever gets into the daemon can have it do nothing else.
-//! - *It guards*: the requests of the mount end with the daemon, even if that cannot end.
+//! - *It mounts and unmounts.* A process that is confined by Landlock cannot change the mount table, and
+//!   the daemon reads data from a registry and serves containers. So the helper receives the place
+//!   before the daemon reads anything, mounts once there, and unmounts that mount: a compromised
+//!   daemon can make it do nothing else.
+//! - *It guards*: the requests of the mount end with the daemon, even if the daemon cannot end.
 //!
-//! It ends with the daemon. If it is killed, the mount is served on; `umount`(8) unmounts it.
+//! It ends with the daemon. If it is killed, the mount is still served; `umount`(8) unmounts it.
 
 mod process;
 
@@ -35,11 +35,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
-    /// Take away what a dead daemon left at the place.
+    /// Unmount what a dead daemon left at the place.
     Clear,
     /// Put the mount that travels beside this to the place.
     Attach { beneath: bool },
-    /// Take it away again.
+    /// Unmount it.
     Unmount { lazy: bool },
 }
 
@@ -50,7 +50,7 @@ enum Response {
     Done,
     InUse,
     Covered,
-    /// The error's number, or why it was not done, for people.
+    /// The error number, or the reason for people.
     Failed {
         errno: Option<i32>,
         why: String,
@@ -92,10 +92,10 @@ impl Helper {
         Ok(Self(Mutex::new(ours)))
     }
 
-    /// Has what a dead daemon left at the place taken away.
+    /// Requests that the mount of a dead daemon at the place is unmounted.
     ///
     /// # Errors
-    /// If the system refuses, or the process is gone.
+    /// If the system refuses, or the helper has ended.
     pub fn clear(&self) -> anyhow::Result<()> {
         match self.ask(Request::Clear, &[])? {
             Response::Done => Ok(()),

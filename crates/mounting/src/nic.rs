@@ -1,4 +1,4 @@
-//! Mounts and the block service of nicfetch: what the command line says, and what comes of it.
+//! Mounts and the block service of nicfetch: options, connection, cache and source.
 
 mod boot;
 mod fill;
@@ -40,12 +40,12 @@ const WELCOME: Duration = Duration::from_secs(2);
 /// Threads that wait for the service at a time: a link gains from more requests than a disk does.
 const WAITING: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
-/// The block service of a mount, and who connects to it.
+/// The block service of a mount, and how it connects.
 #[derive(Clone, Copy, Debug)]
 pub struct NicAccess<'a> {
-    /// What is said of the service.
+    /// The options of the service.
     pub spec: &'a NicSpec,
-    /// Who makes the connections; this process if absent.
+    /// Makes the connections; this process does if absent.
     pub connector: Option<&'a Arc<dyn Connector>>,
 }
 
@@ -64,10 +64,10 @@ pub struct Nic {
     address: Address,
     name: NicName,
     way: ReadPath,
-    /// What the service said of boots of the source when it was opened.
+    /// Whether the plan of boots was requested from the service when the source was opened.
     plan_requested: PlanRequested,
     plan: Option<ServedPlan>,
-    /// The last to go: what is above asks it.
+    /// Dropped last: the fields above use it.
     client: Client,
 }
 
@@ -89,11 +89,11 @@ enum ReadPath {
 }
 
 impl Nic {
-    /// Connects for a mount of a local source; `None`, said on the log, if the service cannot say
-    /// now what the source consists of: the mount does without.
+    /// Connects for a mount of a local source; `None`, which is logged, if the service does not know
+    /// the content of the source now: the mount works without it.
     ///
     /// # Errors
-    /// If what the command line says cannot be used.
+    /// If the options cannot be used.
     pub fn beside(access: NicAccess<'_>, tree: &Tree) -> anyhow::Result<Option<Self>> {
         let spec = access.spec;
         let name = spec.beside()?.clone();
@@ -129,12 +129,12 @@ impl Nic {
     }
 
     /// Connects for a mount of a source that is not on the disk; the plan of its boots, and the chunks
-    /// that it names, come with it if `boot` leaves the choice to the service. `served` is the index that it was
-    /// served with before: then it is served with that one, whether the service is there or not.
+    /// that it names, are requested with it if `boot` leaves the choice to the service. `served` is the index of an
+    /// earlier process: then that index is used, whether the service is reachable or not.
     ///
     /// # Errors
-    /// If the service is not there and the source was never mounted with this cache, or what the
-    /// command line says cannot be used.
+    /// If the service is not reachable and the source was never mounted with this cache, or the
+    /// options cannot be used.
     pub fn alone(
         access: NicAccess<'_>,
         name: &NicName,
@@ -195,8 +195,8 @@ impl Nic {
         }
     }
 
-    /// Returns who waits for the service in the place of the threads of a mount that has nothing
-    /// else.
+    /// Returns an object that waits for the service in place of the threads of a mount that has no
+    /// other source.
     pub fn waiter(&self) -> Option<Arc<dyn Waiter>> {
         match &self.way {
             ReadPath::Beside(_) => None,
@@ -355,11 +355,15 @@ fn connect(NicAccess { spec, connector }: NicAccess<'_>) -> anyhow::Result<Clien
     let tls = spec.tls.as_deref().map(tls_files);
     let tls = tls.map(|files| TlsClient::open(&files)).transpose()?;
     ensure!(
-        tls.is_none() || matches!(spec.address, Address::Tcp(_)),
+        tls.is_none()
+            || spec
+                .addresses()
+                .all(|address| matches!(address, Address::Tcp(_))),
         "nic.tls is for HOST:PORT"
     );
     let config = ClientConfig {
         address: spec.address.clone(),
+        others: spec.others.clone(),
         name,
         key,
         tls,

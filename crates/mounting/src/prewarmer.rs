@@ -30,7 +30,7 @@ impl Prewarmer {
         })
     }
 
-    /// Says where the prewarm stands.
+    /// Returns the state of the prewarm.
     pub fn state(&self) -> PrewarmState {
         self.prewarming.state()
     }
@@ -56,7 +56,7 @@ impl Prewarmer {
             })
     }
 
-    /// Prewarms on a thread of its own. A failure costs speed only: it is logged.
+    /// Prewarms on a separate thread. A failure costs speed only: it is logged.
     pub fn start(
         self: &Arc<Self>,
         budget: Option<u64>,

@@ -1,4 +1,4 @@
-//! Prewarms: boot images are brought into the page cache of a mount here, whoever serves it.
+//! Prewarms: loads boot images into the page cache of a mount, whatever process serves it.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub struct PrewarmRequest {
     pub budget_bytes: Option<u64>,
     /// At most so many files are held by descriptors.
     pub max_pins: Option<u64>,
-    /// One in so many blocks is held back, to sample how much of what is pushed is needed.
+    /// One in this many blocks is held back, to sample how much of what is pushed is needed.
     pub hold_back: Option<NonZeroU32>,
 }
 
@@ -57,7 +57,7 @@ pub struct Prewarming {
 }
 
 impl Prewarming {
-    /// Begins with a state of its own: off, or waiting.
+    /// Begins with a given state: off, or waiting.
     pub fn new(state: PrewarmState) -> Self {
         Self {
             running: Mutex::new(()),
@@ -66,12 +66,12 @@ impl Prewarming {
         }
     }
 
-    /// Says where the prewarm stands.
+    /// Returns the state of the prewarm.
     pub fn state(&self) -> PrewarmState {
         *self.state.lock()
     }
 
-    /// Makes the prewarms that were begun so far end soon.
+    /// Cancels the prewarms begun so far.
     pub fn cancel(&self) {
         let begun = std::mem::take(&mut *self.cancel.lock());
         begun.store(true, SeqCst);

@@ -1,10 +1,10 @@
-//! Reading around what a recorded boot asks for, on the source's side.
+//! Read-around on the source of a boot that is being recorded.
 //!
-//! A recorder's mount reads nothing ahead, so that it sees what was wanted and no more (ADR 4). On
-//! a disk that is bad at small requests that made a recorded boot several times slower than a
+//! A recorder's mount reads nothing ahead, so that it records what was requested and no more (ADR 4).
+//! On a disk that is slow at small requests that made a recorded boot several times slower than a
 //! native one, for which the kernel reads around each page fault. So the source does that here: a
-//! read of what is not in memory brings its surroundings into the page cache of the *source*. The
-//! trace is the same; the disk sees the requests that it would see without us.
+//! read of pages that are not in memory loads the pages around them into the page cache of the
+//! *source*. The trace is the same; the disk gets the same requests as without yolofs.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! A source whose boot is recorded.
 //!
 //! It is not scanned first: on a cold disk that takes many times the reads of the boot itself.
-//! The mount looks at what it is asked for, and nothing else; the scan, which the boot image
-//! needs, comes when the boot is over.
+//! The mount looks up only what is requested; the scan, which the boot image needs, comes
+//! after the boot.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -19,7 +19,7 @@ use crate::source::{Source, space_within, trace_info};
 /// Files that are named of those that are left out.
 const NAMED: usize = 100;
 
-/// A source, and a recorder that hears what is asked of it.
+/// A source, and a recorder of its requests.
 #[derive(Debug)]
 pub struct Recorded {
     root: Arc<SourceRoot>,
@@ -32,12 +32,12 @@ impl Recorded {
     /// Returns a source that is ready to be mounted. The recording begins now.
     ///
     /// # Errors
-    /// If the source cannot be asked for anything.
+    /// If the source cannot be read.
     pub fn new(root: &Arc<SourceRoot>) -> anyhow::Result<Self> {
         Self::sharing(root, &Arc::new(Allowance::new(Limits::default())))
     }
 
-    /// As [`new`](Self::new), for one of several layers, whose recorders keep so much together.
+    /// As [`new`](Self::new), for one of several layers, whose recorders share a bound on their memory.
     pub fn sharing(root: &Arc<SourceRoot>, allowance: &Arc<Allowance>) -> anyhow::Result<Self> {
         Ok(Self {
             names: Arc::new(LazyTree::new(Arc::clone(root))?),
@@ -47,7 +47,7 @@ impl Recorded {
         })
     }
 
-    /// Returns the file system of the source, which tells the recorder everything.
+    /// Returns the file system of the source, which reports all requests to the recorder.
     pub fn file_system(&self) -> FileSystem {
         let mode = match self.root.kind() {
             SourceKind::Tree => Mode::Lower,
@@ -71,7 +71,7 @@ impl Recorded {
             .with_observer(Arc::clone(&self.recorder) as _)
     }
 
-    /// Returns when the last request was answered, or `None` before the first.
+    /// Returns the time of the last request, or `None` before the first.
     pub fn last_event(&self) -> Option<Instant> {
         self.recorder.last_event()
     }
@@ -81,14 +81,14 @@ impl Recorded {
         self.recorder.has_read()
     }
 
-    /// Ends the recording: the boot is over. The mount goes on for whoever uses it.
+    /// Ends the recording: the boot is over. The mount is still served to its users.
     pub fn stop(&self) -> RawTrace {
         self.recorder.stop()
     }
 
-    /// Returns what was heard as a trace of the files in `source`, which was scanned since. What
-    /// the boot used of files that are not there any more as it had met them is not in the trace:
-    /// the paths of these files are returned, each with what became of it.
+    /// Returns the recording as a trace of the files in `source`, which was scanned since. Requests for
+    /// files that are missing or changed since are not in the trace: the paths of these files are
+    /// returned, each with what became of it.
     pub fn trace(&self, mut raw: RawTrace, source: &Source) -> (Trace, Vec<String>) {
         let tree = &source.tree;
         let left_out = raw.call_files(|file| self.names.in_tree(file, tree));

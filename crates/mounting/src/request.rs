@@ -1,4 +1,4 @@
-//! A mount that one process of its own serves: what it is to be.
+//! The specification of a standalone mount.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ pub struct MountRequest {
     pub boot: BootChoice,
     /// How to serve; by the source if absent.
     pub mode: Option<ServeMode>,
-    /// Where a trace of what is read is written when it is unmounted.
+    /// The file of a trace of all reads, written at the unmount.
     pub record: Option<PathBuf>,
     /// Whether set-user-id bits and devices of the source count.
     pub suid_dev: bool,
-    /// Who is answered about extended attributes where no file has any.
+    /// Which requests for extended attributes are answered where no file has any.
     pub xattrs: XattrAnswers,
     /// Whether names and attributes are those of the boot image.
     pub trust: bool,
-    /// How long an answer of the source holds, if it may change.
+    /// How long data from the source is cached, if it may change.
     pub revalidate: Option<Duration>,
-    /// How long the source has for an answer.
+    /// The deadline of the source.
     pub source_deadline: Duration,
     /// Whether reads are answered one by one instead of from the page cache.
     pub no_inject: bool,
@@ -37,15 +37,15 @@ pub struct MountRequest {
     pub wait_prewarm: bool,
     /// At most so many bytes are pushed.
     pub budget_bytes: Option<u64>,
-    /// Whether what was pushed is locked in memory.
+    /// Whether pushed pages are locked in memory.
     pub lock: bool,
     /// How far the kernel reads ahead.
     pub readahead_kib: Option<u32>,
     /// Threads that answer requests.
     pub threads: u8,
-    /// The block service that is asked.
+    /// The block service to use.
     pub nic: Option<NicSpec>,
-    /// Whether what is read is recorded, and the service given a boot image of it.
+    /// Whether reads are recorded, and a boot image of them is uploaded to the service.
     pub nic_share: bool,
     /// How the source is opened, if it is a block image.
     pub image: Option<ImageOpener>,

@@ -46,10 +46,10 @@ impl Source {
         Self::scan(Arc::new(root))
     }
 
-    /// Scans an opened source. What could not be read of it is said on the log.
+    /// Scans an opened source. Files that cannot be read are logged.
     ///
     /// # Errors
-    /// If it cannot be scanned, or does not answer.
+    /// If it cannot be scanned, or does not respond.
     pub fn scan(root: Arc<SourceRoot>) -> anyhow::Result<Self> {
         Self::scan_within(root, Patience::default().deadline)
     }
@@ -114,8 +114,8 @@ impl Source {
         Ok((name, file))
     }
 
-    /// Returns what a boot image of this source that is made now says of it. Whoever knows the command that was
-    /// recorded, and how it went, adds that.
+    /// Returns the description of this source for a boot image that is made now. The caller adds the recorded
+    /// command and its result, if it knows them.
     #[must_use]
     pub fn info(&self) -> SourceInfo {
         SourceInfo {
@@ -210,7 +210,7 @@ pub fn space_within(
     }
 }
 
-/// Returns what a trace of this source says of itself.
+/// Returns the description of this source for a trace.
 #[must_use]
 pub fn trace_info(root: &SourceRoot, started: SystemTime) -> TraceInfo {
     TraceInfo {
@@ -227,7 +227,7 @@ pub fn timestamp(time: SystemTime) -> Timestamp {
     Timestamp::of(time)
 }
 
-/// Writes a trace to a file, whole or not at all.
+/// Writes a trace to a file atomically.
 ///
 /// # Errors
 /// If the file cannot be written.

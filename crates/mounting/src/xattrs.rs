@@ -2,7 +2,7 @@
 
 use yolofs::XattrAnswers;
 
-/// Returns who is answered: everybody, or those who ask before an overlay does.
+/// Returns which requests are answered: all, or those before the first one of an overlay.
 #[must_use]
 pub const fn answers(all: bool) -> XattrAnswers {
     if all {

@@ -1,4 +1,4 @@
-//! The operator's API: health, status, metrics, prewarming, pins, and removal of what is kept.
+//! The operator's API: health, status, metrics, prewarming, pins, and removal of cached data.
 
 mod door;
 mod metrics;
@@ -75,7 +75,7 @@ pub struct AdminStatus {
     pub load: LoadStatus,
 }
 
-/// The load of the machine, and what was left undone because of it.
+/// The load of the machine, and the work that was not done because of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadStatus {
     /// `normal`, `careful` or `shedding`.

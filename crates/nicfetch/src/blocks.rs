@@ -1,4 +1,4 @@
-//! The block service as a part of a server: where it listens, and who may have which blocks.
+//! The block service as a part of a server: its address, and its access rules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ use tokio::sync::watch;
 use host::size::Size;
 use mounting::nic::tls_files;
 
-/// Where the block service listens, to whom, and what it may keep.
+/// The settings of the block service: address, access rules, limits.
 #[derive(Clone, Debug, Default)]
 pub struct BlockSettings {
     /// Where blocks are served; there is no block service without it.
     pub blocks: Option<Address>,
-    /// A file that says who may open what.
+    /// The file with the access rules.
     pub blocks_access: Option<PathBuf>,
     /// Whether names are believed, and everybody may open everything.
     pub blocks_open: bool,
     /// A directory with what TLS needs.
     pub blocks_tls: Option<PathBuf>,
-    /// What chunks may take of the whole size.
+    /// The part of the whole size for chunks.
     pub blocks_size: Option<Size>,
     /// How much of the chunks that are read is kept in memory.
     pub blocks_hot: Option<Size>,
@@ -45,7 +45,7 @@ impl BlockSettings {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// If the address cannot be had, or what says who may open what cannot be used.
+    /// If the address is not available, or the access rules cannot be used.
     pub(crate) async fn listen(
         &self,
         address: &Address,
@@ -99,7 +99,7 @@ impl Blocks {
         self.listener.address().context("asking where it listens")
     }
 
-    /// Serves until `stop` says true.
+    /// Serves until `stop` is true.
     pub(crate) async fn serve(self, stop: watch::Receiver<bool>) {
         self.service.serve(self.listener, stop).await;
     }

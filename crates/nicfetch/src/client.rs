@@ -28,14 +28,14 @@ const CONNECTING: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct AdminClient {
     address: AdminAddress,
-    /// What it is shown.
+    /// The token that it sends.
     token: Option<String>,
     runtime: Runtime,
-    /// Taken while something is asked, and gone if that failed.
+    /// Taken during a request, and `None` after a failure.
     connection: Mutex<Option<SendRequest<Full<Bytes>>>>,
 }
 
-/// What was answered.
+/// A response.
 #[derive(Debug)]
 pub struct AdminResponse {
     status: StatusCode,
@@ -46,7 +46,7 @@ impl AdminClient {
     /// Connects.
     ///
     /// # Errors
-    /// If nobody listens there.
+    /// If no process listens there.
     pub fn connect(settings: &AdminSettings) -> anyhow::Result<Self> {
         Self::find(settings)?.with_context(|| {
             let address = settings.address();
@@ -54,7 +54,7 @@ impl AdminClient {
         })
     }
 
-    /// Connects, if somebody listens there.
+    /// Connects, if a process listens there.
     ///
     /// # Errors
     /// If connecting fails otherwise.
@@ -77,7 +77,7 @@ impl AdminClient {
         }))
     }
 
-    /// Asks, and returns the answer, whatever it is.
+    /// Sends a request, and returns the response, whatever its status.
     ///
     /// # Errors
     /// If there is none within `deadline`.
@@ -131,10 +131,10 @@ impl AdminClient {
         Ok(request.body(Full::new(body))?)
     }
 
-    /// Asks for what is a document.
+    /// Requests a JSON document.
     ///
     /// # Errors
-    /// If it is refused, or no such document comes within `deadline`.
+    /// If it is refused, or no such document arrives within `deadline`.
     pub fn document<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -149,7 +149,7 @@ impl AdminClient {
 }
 
 impl AdminResponse {
-    /// Returns the answer's body, unless there is no such thing.
+    /// Returns the response's body; `None` for "not found".
     ///
     /// # Errors
     /// If it is refused.
@@ -160,7 +160,7 @@ impl AdminResponse {
         }
     }
 
-    /// Returns the answer's body.
+    /// Returns the response's body.
     ///
     /// # Errors
     /// If it is refused.
@@ -193,7 +193,7 @@ async fn open(address: &AdminAddress) -> anyhow::Result<SendRequest<Full<Bytes>>
     Ok(connection)
 }
 
-/// Whether nobody listens there, or there is no such place.
+/// Whether no process listens there, or there is no such place.
 fn is_nobody(error: &anyhow::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     let cause = error.downcast_ref::<io::Error>();

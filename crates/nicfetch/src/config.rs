@@ -1,4 +1,4 @@
-//! What `nicfetch serve` is told, by flags or in a file: docs/nicfetch.md shows all of it.
+//! The configuration of `nicfetch serve`, from flags or a file: docs/nicfetch.md describes all of it.
 
 mod document;
 mod limits;
@@ -79,7 +79,7 @@ pub struct Config {
     blocks_from_pulls: bool,
 }
 
-/// What of the store's size each kind of thing may take.
+/// The parts of the store's size for each kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budgets {
     pub(crate) blob_bytes: u64,
@@ -170,7 +170,7 @@ impl Config {
     /// Reads the configuration in a file.
     ///
     /// # Errors
-    /// If it cannot be read, or has words that are not known.
+    /// If it cannot be read, or has unknown fields.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = small_file(path)?;
         let config = document::parse(path, &text);
@@ -219,7 +219,7 @@ impl Config {
         }
     }
 
-    /// Returns what the block service is told; it has no address if there is none.
+    /// Returns the settings of the block service; they have no address if there is none.
     pub(crate) fn blocks(&self) -> anyhow::Result<BlockSettings> {
         let blocks = BlockSettings {
             blocks: self.blocks.as_ref().map(|address| address.0.clone()),
@@ -253,7 +253,7 @@ impl Config {
         !self.upstreams.is_empty()
     }
 
-    /// Returns what blobs, chunks and boot images may take: blocks half of all, if both are served.
+    /// Returns the limits of blobs, chunks and boot images: blocks get half of all, if both are served.
     pub(crate) fn budgets(&self) -> anyhow::Result<Budgets> {
         let all = self.size.0;
         let said = self.blocks_size.map(|size| size.0);
@@ -296,7 +296,7 @@ impl Config {
         self.store = dir;
     }
 
-    /// Changes what blobs and chunks together may take.
+    /// Sets the limit of blobs and chunks together.
     pub const fn set_size(&mut self, bytes: u64) {
         self.size = FileSize(bytes);
     }
@@ -333,7 +333,7 @@ impl Config {
         })
     }
 
-    /// Prepares the registries; asks them nothing.
+    /// Prepares the registries; sends them no requests.
     pub(crate) fn registries(&self) -> anyhow::Result<Vec<(Arc<Upstream>, Access)>> {
         ensure!(
             self.mirrors() || self.blocks.is_some(),

@@ -1,11 +1,11 @@
-//! Chunks made of what the mirror has: each image that was asked for, or that clients have pulled,
+//! Makes chunks of the mirror's images: each image that was requested, or that clients have pulled,
 //! becomes a source, from the mirror's own blobs.
 //!
-//! One thread, one image at a time, and none while the machine is pressed. What is to be done is noted
-//! on the disk first, so that it is taken up again after a restart; doing it twice does no harm.
-//! An image that fails, or with which the process ends, is not tried for ever: each attempt is noted
+//! One thread, one image at a time, and none under load. The queue is recorded
+//! on the disk first, so that it continues after a restart; doing it twice does no harm.
+//! An image that fails, or with which the process ends, is not retried for ever: each attempt is recorded
 //! before it begins, by the digest of the manifest, and after some of them it is set aside until
-//! somebody asks for it.
+//! it is requested.
 
 mod notes;
 mod state;
@@ -38,16 +38,16 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often all tags are looked at, whatever has changed.
 const LOOK_AT_ALL: Duration = Duration::from_secs(60);
 
-/// Which images are taken.
+/// Which images become sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// Those that the operator asks for.
+    /// Those that the operator requests.
     WhenAsked,
     /// Those that clients pull, too.
     WhenPulled,
 }
 
-/// Takes images until it is dropped.
+/// Makes sources of images until it is dropped.
 pub(crate) struct Feeder {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -74,10 +74,10 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Feeder {
-    /// Starts, with what an earlier process left to do. Notes lie in `dir`.
+    /// Starts, with the queue of an earlier process. The records are in `dir`.
     ///
     /// # Errors
-    /// If they cannot be read, or no thread can be had.
+    /// If they cannot be read, or no thread can be started.
     pub(crate) fn start(
         mirror: Arc<Mirror>,
         load: Arc<Load>,
@@ -86,7 +86,8 @@ impl Feeder {
         taken: Taken,
     ) -> anyhow::Result<Self> {
         let notes = Notes::open(dir).context("reading the list of images to be imported")?;
-        let state = left_in(&notes, &mirror).context("reading the list of images to be imported")?;
+        let state =
+            left_in(&notes, &mirror).context("reading the list of images to be imported")?;
         let shared = Arc::new(Shared {
             mirror,
             load,
@@ -108,7 +109,7 @@ impl Feeder {
         })
     }
 
-    /// Returns what is told of images.
+    /// Returns the interface for new images.
     pub(crate) fn feed(&self) -> Arc<dyn Feed> {
         Arc::clone(&self.shared) as Arc<dyn Feed>
     }
@@ -201,7 +202,10 @@ impl Shared {
                 // The next process takes it up, and this attempt was none.
                 let tried = self.state.lock().was_none(&image);
                 if let Err(error) = self.note_tried(&image, tried.as_ref()) {
-                    log::warn!("recording that {} is still to be imported: {error}", image.name);
+                    log::warn!(
+                        "recording that {} is still to be imported: {error}",
+                        image.name
+                    );
                 }
                 return;
             }

@@ -21,18 +21,18 @@ pub struct TakenImage {
     /// All layers on each other.
     #[serde(flatten)]
     pub whole: ListedSource,
-    /// Bytes of chunks that were not there before.
+    /// Bytes of chunks that were missing before.
     pub new_bytes: u64,
     /// The layers, the lowest first.
     pub layers: Vec<ListedSource>,
 }
 
-/// Makes sources of the layers of an image, the lowest first, and one of all that calls itself
-/// `name`, which stays or not: the layers' chunks are its own. A layer that is there already is not
-/// read again. The watch is told how many bytes of the layers' blobs are done.
+/// Makes sources of the layers of an image, the lowest first, and one of all with the name
+/// `name`, pinned or not, whose chunks are those of the layers. Existing layers are not
+/// read again. The watch receives how many bytes of the layers' blobs are done.
 ///
 /// # Errors
-/// If a layer is damaged, there is no room, or the watch stops it.
+/// If a layer is damaged, there is no space, or the watch cancels.
 pub(crate) fn take_image(
     name: &str,
     layers: &[LayerBlob],

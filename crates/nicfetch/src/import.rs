@@ -23,22 +23,22 @@ use host::progress::Bar;
 use mounting::confinement::{Asks, Intake, Rights};
 use mounting::source::Source;
 
-/// What is imported, and where it goes.
+/// An import: its source and its target.
 #[derive(Clone, Debug)]
 pub struct Import {
-    /// What is looked at: a path, or the name of an image as the user wrote it.
+    /// The source: a path, or the name of an image as the user wrote it.
     pub source: PathBuf,
-    /// What it is called from now on, if that is not the name of the image.
+    /// Its new name, if that is not the name of the image.
     pub name: Option<String>,
-    /// Which nicfetch takes it.
+    /// The running nicfetch that receives it.
     pub admin: AdminSettings,
-    /// Where it goes if none runs.
+    /// The store that receives it if none runs.
     pub place: PlaceSettings,
     /// Whether it stays when room is needed.
     pub stay: Stay,
 }
 
-/// What a source is.
+/// The kind of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A directory or a disk image.
@@ -47,14 +47,14 @@ pub enum Subject {
     Layout {
         /// The layout.
         dir: PathBuf,
-        /// Which image of it.
+        /// The image's tag.
         tag: Option<String>,
     },
     /// An image that `docker save` has written.
     Archive {
         /// The archive.
         file: PathBuf,
-        /// Which image of it.
+        /// The image's reference.
         reference: Option<String>,
     },
     /// An image that a registry has.
@@ -64,7 +64,7 @@ pub enum Subject {
     },
 }
 
-/// What was imported.
+/// The result.
 #[derive(Debug)]
 pub enum Taken {
     /// A directory or a disk image.
@@ -76,10 +76,10 @@ pub enum Taken {
 /// A directory or a disk image that was taken, as `--json` shows it.
 #[derive(Debug, Serialize)]
 pub struct TakenTree {
-    /// What it became.
+    /// The source of the whole image.
     #[serde(flatten)]
     pub whole: ListedSource,
-    /// Bytes of chunks that were not there before.
+    /// Bytes of chunks that were missing before.
     pub new_bytes: u64,
 }
 
@@ -88,7 +88,7 @@ pub struct TakenTree {
 enum Where {
     /// To a nicfetch that runs.
     Running,
-    /// To a store that none has open.
+    /// To a store that no process has open.
     Local,
 }
 
@@ -115,17 +115,17 @@ enum What {
     Image {
         name: String,
         layers: Vec<LayerBlob>,
-        /// Removes what was pulled when it is over.
+        /// Removes pulled files at the end.
         _pulled: Option<Pulled>,
     },
 }
 
 impl Import {
-    /// Imports `subject`, which is what the source is. `login` says how to ask a registry; it is called
+    /// Imports `subject`, which is the kind of the source. `login` returns how to connect to a registry; it is called
     /// before this process is confined.
     ///
     /// # Errors
-    /// If the source cannot be read, no nicfetch takes it, there is no room, or it is interrupted.
+    /// If the source cannot be read, no nicfetch accepts it, there is no space, or it is interrupted.
     pub fn run(
         &self,
         running: Option<AdminClient>,
@@ -150,10 +150,10 @@ impl Import {
         }
     }
 
-    /// Finds the nicfetch that keeps what is imported, if one runs and no other place is named.
+    /// Finds the nicfetch that receives the import, if one runs and no other place is named.
     ///
     /// # Errors
-    /// If it cannot be asked, or both it and this say how much room there is.
+    /// If it does not respond, or both it and the command line set the size.
     pub fn running(&self) -> anyhow::Result<Option<AdminClient>> {
         if self.place.store.is_some() {
             return Ok(None);

@@ -19,23 +19,23 @@ const INDEX: Duration = Duration::from_secs(300);
 
 /// Keeps chunks, and the sources that they make.
 pub(crate) trait ImportTarget {
-    /// Returns what keeps chunks.
+    /// Returns the storage of chunks.
     fn chunks(&self) -> &dyn Keep;
 
-    /// Returns a source all of whose chunks are there, if there is one of this name.
+    /// Returns the source of this name, if all of its chunks exist.
     ///
     /// # Errors
-    /// If it cannot be asked for.
+    /// If the request fails.
     fn whole(&self, name: &str) -> anyhow::Result<Option<Arc<Index>>>;
 
-    /// Takes a source whose chunks are there, and calls it `name` from now on.
+    /// Adds a source whose chunks exist, under the name `name`.
     ///
     /// # Errors
-    /// If some are not there, it cannot be kept, or is to stay and may not.
+    /// If some are missing, it cannot be stored, or cannot be pinned.
     fn add(&self, name: &str, index: &Index, stay: Stay) -> anyhow::Result<ListedSource>;
 }
 
-/// What lies in this process's directory.
+/// The store in this process's directory.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalTarget(pub(crate) Arc<Sources>);
 

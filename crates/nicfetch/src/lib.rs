@@ -1,10 +1,10 @@
-//! `nicfetch`, the service on a host's SmartNIC: images are fetched once, and served to all virtual
-//! machines of the host that may have them.
+//! `nicfetch`, the service on a host's SmartNIC: images are fetched once, and served to all authorized
+//! virtual machines of the host.
 //!
 //! It is a [`mirror::Mirror`] for engines that pull images and a [`blockservice::service::Service`]
-//! for mounts that read blocks, over one disk. [`admin`] is the API by which an operator sees and
-//! changes both: health, metrics, what is kept, prewarming, pins; [`client`] asks it. [`serve`] runs
-//! all of this as a [`config::Config`] says, and [`import`] makes sources of directories, disk images
+//! for mounts that read blocks, over one disk. [`admin`] is the API by which an operator queries and
+//! controls both: health, metrics, cached data, prewarming, pins; [`client`] is its client. [`serve`] runs
+//! all of this by a [`config::Config`], and [`import`] makes sources of directories, disk images
 //! and container images.
 //!
 //! ```

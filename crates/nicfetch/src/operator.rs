@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use mounting::confinement::Asks;
 
-/// Where it listens unless it was told otherwise.
+/// The default address.
 pub(crate) const USUAL: &str = "unix:/run/nicfetch/admin.sock";
 /// Fewer characters could be guessed.
 const TOKEN_MIN: usize = 16;
@@ -22,14 +22,14 @@ const TOKEN_MAX: usize = 1024;
 /// Where a nicfetch listens for its operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAddress {
-    /// A socket in the file system: the kernel says who asks.
+    /// A socket in the file system: the kernel reports the user of the peer.
     Unix(PathBuf),
-    /// An address on loopback and a port: who asks shows a token.
+    /// An address on loopback and a port: clients send a token.
     Tcp(SocketAddr),
 }
 
 impl AdminAddress {
-    /// Returns what is to be shown to who listens here; nothing where the kernel says who asks.
+    /// Returns the token that clients must send; `None` where the kernel reports the peer.
     ///
     /// # Errors
     /// If the address can be reached from elsewhere, or it has no token and needs one, or the other
@@ -88,22 +88,22 @@ impl<'de> Deserialize<'de> for AdminAddress {
     }
 }
 
-/// Which nicfetch is asked.
+/// The nicfetch that is addressed.
 #[derive(Clone, Debug, Default)]
 pub struct AdminSettings {
     /// Where it listens for its operator, if it is not the usual place.
     pub admin: Option<AdminAddress>,
-    /// File with what it wants to be shown at a port.
+    /// The file with the token for a port.
     pub token_file: Option<PathBuf>,
 }
 
 impl AdminSettings {
-    /// Returns where it listens.
+    /// Returns its address.
     pub(crate) fn address(&self) -> AdminAddress {
         self.admin.clone().unwrap_or_default()
     }
 
-    /// Returns what it takes to ask it.
+    /// Returns the network access that a client needs.
     #[must_use]
     pub fn asks(&self) -> Asks {
         match self.address() {
@@ -112,10 +112,10 @@ impl AdminSettings {
         }
     }
 
-    /// Returns what it is shown, if it is shown anything.
+    /// Returns the token that a client sends, if one is needed.
     ///
     /// # Errors
-    /// If the file with it cannot be used.
+    /// If its file cannot be used.
     pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
         self.token_file.as_deref().map(read_token).transpose()
     }

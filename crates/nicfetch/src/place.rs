@@ -1,4 +1,4 @@
-//! Where nicfetch keeps what it keeps.
+//! The directories of nicfetch.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rawio::private;
 
 use host::size::Size;
 
-/// Where nicfetch keeps what it keeps unless it was told otherwise.
+/// The default directory of nicfetch.
 pub(crate) const USUAL: &str = "/var/lib/nicfetch";
 /// What chunks may take unless it was said.
 const USUAL_SIZE: Size = Size(16 << 30);
@@ -19,7 +19,7 @@ const USUAL_SIZE: Size = Size(16 << 30);
 pub struct PlaceSettings {
     /// Their directory, if it is not the usual one.
     pub store: Option<PathBuf>,
-    /// What the chunks there may take, if it is not as usual.
+    /// The limit of the chunks there, if not the default.
     pub size: Option<Size>,
 }
 
@@ -70,7 +70,7 @@ const INDEX_SHARE: u64 = 32;
 /// Opens the chunks and the sources in a store, where chunks and indexes may take `budget_bytes`.
 ///
 /// # Errors
-/// If they cannot be opened, or another nicfetch has them.
+/// If they cannot be opened, or another nicfetch has them open.
 pub(crate) fn open(store: &Path, budget_bytes: u64) -> anyhow::Result<Arc<Sources>> {
     let index_bytes = budget_bytes / INDEX_SHARE;
     let config = StoreConfig {

@@ -1,4 +1,4 @@
-//! An image that is pulled from its registry to be taken apart, and is gone afterwards.
+//! An image that is pulled from its registry to be imported, and is removed afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ const PREFIX: &str = "nicfetch-import-";
 
 /// The layers of an image, in a directory that goes when this is dropped.
 pub(crate) struct Pulled {
-    /// There until then.
+    /// The directory, until it is removed.
     dir: Option<OwnDir>,
-    /// The image's whole name.
+    /// The image's full name.
     pub(crate) name: String,
     /// The lowest first.
     pub(crate) layers: Vec<LayerBlob>,
@@ -32,7 +32,7 @@ impl Drop for Pulled {
     }
 }
 
-/// Says how to ask the registry of a reference, and as whom.
+/// Returns how to connect to the registry of a reference, and the credentials.
 pub type RegistryLogin<'a> = dyn Fn(&Reference) -> anyhow::Result<RegistryConfig> + 'a;
 
 /// An image that is to be pulled.
@@ -43,11 +43,11 @@ pub(crate) struct ToPull {
 }
 
 impl ToPull {
-    /// Finds out how to ask an image's registry, and makes a directory for it below `scratch`: all that
-    /// comes before the first word of the registry, and that it takes more rights for.
+    /// Determines how to connect to an image's registry, and creates a directory for it below `scratch`: all that
+    /// needs more rights, and comes before the first byte from the registry.
     ///
     /// # Errors
-    /// If the login cannot be had, or the directory cannot be made.
+    /// If the credentials or the directory cannot be obtained.
     pub(crate) fn prepare(
         reference: &str,
         config: &RegistryLogin<'_>,

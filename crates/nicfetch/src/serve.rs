@@ -1,4 +1,4 @@
-//! The mirror and the block service, until they are asked to end.
+//! The mirror and the block service, until a request to end.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,13 +23,13 @@ use crate::operator::AdminAddress;
 use crate::place;
 use host::admission::Admission;
 
-/// Serves until it is asked to end.
+/// Serves until it receives a request to end.
 ///
-/// `announce` is told the addresses when it listens at all of them: one line for each, with who it is
-/// for. To be called before this process starts a thread, because it is confined here.
+/// `announce` receives the addresses when all listeners are ready: one line for each, with its
+/// clients. To be called before this process starts a thread, because it is confined here.
 ///
 /// # Errors
-/// If the configuration makes no sense, what is kept cannot be opened, an address cannot be had, or
+/// If the configuration is invalid, a store cannot be opened, an address is not available, or
 /// the kernel refuses to confine this process.
 pub fn run(config: &Config, announce: &dyn Fn(&str)) -> anyhow::Result<()> {
     // Before anything is opened.

@@ -1,4 +1,4 @@
-//! What travels between the node's API and its clients, and how long each request may take.
+//! The bodies of requests and responses of the node's API, and how long each request may take.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub fn socket(run_dir: &RunDir) -> PathBuf {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrewarmBody {
-    /// At most so many bytes are pushed.
+    /// The greatest number of bytes that is pushed.
     #[serde(default)]
     pub budget_bytes: Option<u64>,
 }
@@ -39,14 +39,14 @@ pub struct UpgradeBody {
     pub program: PathBuf,
 }
 
-/// The body of every answer that is an error.
+/// The body of every error response.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What happened.
+    /// The error.
     pub error: ErrorText,
 }
 
-/// What happened, for programs and for people.
+/// An error, for programs and for people.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ErrorText {
     /// One of the codes in docs/api.md.
@@ -56,10 +56,10 @@ pub struct ErrorText {
 }
 
 /// How long a request may take, and how many of its kind run at a time. Each kind has its own
-/// threads, so that looking always works while changes wait for a slow disk.
+/// threads, so that queries are answered while changes wait for a slow disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Tells what is known.
+    /// Returns what is known: status, metrics.
     Look,
     /// Mounts, unmounts, starts processes.
     Change,
@@ -68,11 +68,11 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Look, Self::Change, Self::Load];
 
-    /// Returns how long the node has for an answer. Above it the client is told so, and what was
-    /// begun goes on.
+    /// Returns the deadline of a response. After it the client gets a timeout error; the operation
+    /// continues.
     #[must_use]
     pub const fn deadline(self) -> Duration {
         match self {
@@ -82,7 +82,7 @@ impl Pace {
         }
     }
 
-    /// Returns how many requests are worked on at a time; more wait.
+    /// Returns how many requests of this kind run at a time; more wait.
     pub const fn callers(self) -> usize {
         match self {
             Self::Look => 4,
@@ -91,7 +91,7 @@ impl Pace {
         }
     }
 
-    /// Returns how many requests of all kinds are worked on at a time.
+    /// Returns how many requests of all kinds run at a time.
     pub fn all_callers() -> usize {
         Self::ALL.into_iter().map(Self::callers).sum()
     }

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum BootChoice {
-    /// The newest of the source, or none if there is none.
+    /// The newest boot image of the source, or none if the store has none.
     #[default]
     Auto,
-    /// None.
+    /// No boot image.
     None,
-    /// This one of the store.
+    /// The boot image of the store with this id or name.
     Image(String),
-    /// This file: whatever has a `/` in it.
+    /// This file: a value that has a `/` in it.
     File(PathBuf),
 }
 

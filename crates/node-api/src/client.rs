@@ -1,4 +1,4 @@
-//! How the commands ask the node: one request, one answer, within a deadline.
+//! The client of the node's API: one request, one response, within a deadline.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,59 +39,59 @@ pub struct NodeClient {
     socket: PathBuf,
 }
 
-/// Why there is no answer, or not the one that was hoped for.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// There is no node.
+    /// No node listens on this socket.
     #[error("no node listens on {}", .0.display())]
     Nobody(PathBuf),
-    /// The node has answered, and refuses.
+    /// The node refused the request.
     #[error("{message}")]
     Refused {
-        /// Of HTTP.
+        /// The HTTP status.
         status: u16,
         /// One of the codes in docs/api.md.
         code: String,
-        /// For people.
+        /// The reason, for people.
         message: String,
     },
-    /// The node does not answer.
+    /// The node did not respond within the deadline.
     #[error("the node at {} did not respond within {} s", socket.display(), deadline.as_secs())]
     TimedOut {
-        /// Who was asked.
+        /// The socket of the request.
         socket: PathBuf,
-        /// How long it had.
+        /// The deadline.
         deadline: Duration,
     },
-    /// The conversation broke off, or what came back makes no sense.
+    /// The connection broke, or the response cannot be parsed.
     #[error("cannot reach the node: {0:#}")]
     Failed(#[from] anyhow::Error),
 }
 
-/// An answer as it came.
+/// A response, unparsed.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// Its status.
+    /// Its HTTP status.
     pub status: StatusCode,
-    /// Its body, whole.
+    /// Its whole body.
     pub body: Bytes,
 }
 
 impl NodeClient {
-    /// Asks whoever listens on `socket`.
+    /// Makes a client of the node that listens on `socket`.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
         }
     }
 
-    /// Asks the node of a run directory.
+    /// Makes a client of the node of a run directory.
     #[must_use]
     pub fn of(run_dir: &RunDir) -> Self {
         Self::at(socket(run_dir))
     }
 
-    /// Asks how the node is.
+    /// Requests the status of the node.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
@@ -99,7 +99,7 @@ impl NodeClient {
         self.ask(Pace::Look, Method::GET, "/v1/node", &NOTHING)
     }
 
-    /// Asks how all mounts are.
+    /// Requests the status of all mounts.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
@@ -107,7 +107,7 @@ impl NodeClient {
         self.ask(Pace::Look, Method::GET, "/v1/mounts", &NOTHING)
     }
 
-    /// Asks how one mount is.
+    /// Requests the status of one mount.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
@@ -116,7 +116,7 @@ impl NodeClient {
         self.ask(Pace::Look, Method::GET, &path, &NOTHING)
     }
 
-    /// Has the node mount. The same request again changes nothing.
+    /// Requests a mount. The same request again changes nothing.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
@@ -128,7 +128,7 @@ impl NodeClient {
         })
     }
 
-    /// Has the node unmount; `lazy` even if it is in use.
+    /// Requests an unmount; if `lazy`, even of a mount that is in use.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
@@ -138,7 +138,7 @@ impl NodeClient {
         Ok(())
     }
 
-    /// Has the boot image of a mount brought into its page cache.
+    /// Requests that the boot image of a mount is loaded into its page cache.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
@@ -156,7 +156,7 @@ impl NodeClient {
         )
     }
 
-    /// Has a mount served from another boot image.
+    /// Requests that a mount is served from another boot image.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
@@ -208,7 +208,7 @@ impl NodeClient {
         self.ask(Pace::Change, Method::POST, "/v1/drain", &NOTHING)
     }
 
-    /// Has every mount served by another program from now on.
+    /// Requests that every mount is served by another program from now on.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
@@ -258,7 +258,7 @@ impl NodeClient {
         })
     }
 
-    /// Sends a request and returns what comes back, whatever its status.
+    /// Sends a request and returns the response, whatever its status.
     pub fn exchange(
         &self,
         deadline: Duration,

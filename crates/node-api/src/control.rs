@@ -1,4 +1,4 @@
-//! What can be asked of the node: the seam between the API and what owns the mounts.
+//! The operations of a node: the interface between the API and the owner of the mounts.
 
 use std::path::Path;
 
@@ -8,36 +8,36 @@ use crate::boot_choice::BootChoice;
 use crate::device::{Attached, DeviceSpec, DeviceView};
 use crate::mount_daemon::PrewarmSummary;
 
-/// The node, as the API sees it. Calls block, each within a deadline of its own; they are made
-/// from threads that may wait.
+/// The node, as the API sees it. Calls block, each within its own deadline; they are made from
+/// threads that may wait.
 pub trait NodeControl: Send + Sync + std::fmt::Debug {
-    /// Tells of the node itself. Never waits for a worker.
+    /// Returns the status of the node. Never waits for a worker.
     fn node(&self) -> NodeView;
 
-    /// Tells of all mounts, by mount point. A worker that does not answer in time is shown as
-    /// what the node knows of it.
+    /// Returns the status of all mounts, sorted by mount point. For a worker that does not respond
+    /// in time, it returns the node's own records.
     fn mounts(&self) -> Vec<MountView>;
 
-    /// Tells of one mount.
+    /// Returns the status of one mount.
     ///
     /// # Errors
     /// [`NodeError::Unknown`].
     fn mount(&self, id: &str) -> Result<MountView, NodeError>;
 
-    /// Mounts, and returns when it is served. The same mount again changes nothing.
+    /// Mounts, and returns when the mount is served. The same mount again changes nothing.
     ///
     /// # Errors
     /// [`NodeError::Conflict`] if something else is mounted there or the node drains;
     /// [`NodeError::Invalid`] for a source or a place that cannot be used.
     fn make(&self, spec: MountSpec) -> Result<Made, NodeError>;
 
-    /// Unmounts; `lazy` even if it is in use.
+    /// Unmounts; if `lazy`, even a mount that is in use.
     ///
     /// # Errors
     /// [`NodeError::Unknown`]; [`NodeError::Conflict`] if it is in use.
     fn unmount(&self, id: &str, lazy: bool) -> Result<(), NodeError>;
 
-    /// Brings the boot image of a mount into its page cache, and returns when that is done.
+    /// Loads the boot image of a mount into its page cache, and returns when that is done.
     ///
     /// # Errors
     /// [`NodeError::Unknown`]; [`NodeError::Conflict`] if it has no boot image.
@@ -78,16 +78,16 @@ pub trait NodeControl: Send + Sync + std::fmt::Debug {
     fn upgrade(&self, program: &Path) -> Result<Upgraded, NodeError>;
 }
 
-/// A mount that was asked for.
+/// The result of a request for a mount.
 #[derive(Clone, Debug)]
 pub struct Made {
     /// The mount, as it is now.
     pub mount: MountView,
-    /// Whether it was not there before.
+    /// Whether this request made it.
     pub new: bool,
 }
 
-/// Why the node did not do what was asked.
+/// Why the node refused a request, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// There is no such mount.
@@ -99,10 +99,10 @@ pub enum NodeError {
     /// What was asked makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// It cannot be done as things stand.
+    /// The present state does not allow it.
     #[error("{0}")]
     Conflict(String),
-    /// A deadline passed, or a limit is reached; it may work later.
+    /// A deadline passed, or a limit is reached; a later attempt may succeed.
     #[error("{0}")]
     Unavailable(String),
     /// Everything else, with its causes.

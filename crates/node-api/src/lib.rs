@@ -1,8 +1,8 @@
 //! The node, its mounts and its devices, as others see them: what a mount or a device is asked to be ([`spec`],
 //! [`device`]), what a mount tells of itself ([`status`]), and how the node is asked ([`client`], docs/api.md).
 //!
-//! Types and one client; nothing here mounts. What can be asked of a node is a trait
-//! ([`control::NodeControl`]), so that what is above it can be tested without one.
+//! Nothing here mounts. The operations of a node are a trait ([`control::NodeControl`]), so that its callers
+//! can be tested without a node.
 //!
 //! ```
 //! use node_api::spec::MountSpec;

@@ -1,4 +1,4 @@
-//! A node that is nothing but a list, for tests of what is above the seam.
+//! A node that is only a list of mounts, for tests of the node's clients.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::serve_mode::ServeMode;
 use crate::status::{BootStatus, MountStatus, ServedStatus};
 use host::run_dir::RunDir;
 
-/// The list, and what the node would be asked to do beside it.
+/// The list of mounts, and whether it drains.
 #[derive(Debug, Default)]
 pub struct MemoryNode {
     state: Mutex<State>,
@@ -30,7 +30,7 @@ struct State {
 }
 
 impl MemoryNode {
-    /// Puts a mount there as it is.
+    /// Adds a mount as it is.
     pub fn put(&self, view: MountView) {
         let text = serde_json::json!({
             "source": view.status.source, "mountpoint": view.status.mountpoint, "store": "/s",
@@ -52,7 +52,7 @@ impl MemoryNode {
     }
 }
 
-/// Returns a mount with a number of its own in every field that counts something.
+/// Returns a mount with a different number in every field that counts something.
 pub fn busy_mount(mountpoint: &str) -> MountView {
     let text = serde_json::json!({"source": "/srv/a", "mountpoint": mountpoint, "store": "/s"});
     let spec = serde_json::from_value(text).expect("a specification that is valid");
@@ -79,8 +79,8 @@ pub fn busy_mount(mountpoint: &str) -> MountView {
     view
 }
 
-/// Returns what a node tells at two moments, two seconds apart: `a` is read from, `b` loses its
-/// worker, `c` has a new worker and drifts, `new` was not there before.
+/// Returns the status of a node at two moments, two seconds apart: `a` is read from, `b` loses its
+/// worker, `c` has a new worker and drifts, `new` appears.
 pub fn two_sights() -> [(NodeView, Vec<MountView>); 2] {
     let node = MemoryNode::default();
     let [mut a, mut b, mut c] = ["/mnt/a", "/mnt/b", "/mnt/c"].map(busy_mount);

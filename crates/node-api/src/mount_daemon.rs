@@ -1,4 +1,4 @@
-//! What the daemon of one mount is asked, and what it answers.
+//! Requests to the daemon of one mount, and its responses.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use host::run_dir::{MountRecord, RunDir};
 /// A daemon answers from counters; one that takes longer is stuck, and is shown as such.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// What a command may ask.
+/// A request of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
 pub enum Request {
-    /// How are things?
+    /// Returns the status.
     Status,
-    /// Bring the boot image into the mount's page cache, and answer when that is done.
+    /// Loads the boot image into the mount's page cache, and responds when that is done.
     Prewarm {
-        /// At most so many bytes.
+        /// The greatest number of bytes.
         budget: Option<u64>,
     },
-    /// Unmount and end.
+    /// Unmounts, and ends the daemon.
     Unmount {
-        /// Detach even if someone uses the mount; it is gone when the last user is.
+        /// Whether to detach a mount that is in use; it ends with its last user.
         lazy: bool,
     },
 }
 
-/// What a daemon answers.
+/// A response of the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Response {
@@ -38,15 +38,15 @@ pub enum Response {
     Status(Box<MountStatus>),
     /// To [`Request::Prewarm`].
     Prewarmed(PrewarmSummary),
-    /// To [`Request::Unmount`]: it is unmounted, and the daemon ends when nobody uses it.
+    /// To [`Request::Unmount`]: it is unmounted; the daemon ends with the last user.
     Unmounted {
-        /// Whether somebody does, whom the kernel does not take for a user of the mount.
+        /// Whether the mount still has users that the kernel does not count as such.
         #[serde(default)]
         in_use: bool,
     },
-    /// It could not be done.
+    /// The request failed.
     Failed {
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
     },
 }
@@ -64,14 +64,14 @@ pub struct PrewarmSummary {
     pub touches: u64,
     /// Bytes pushed into the page cache.
     pub injected_bytes: u64,
-    /// Bytes of the boot image that could not be pushed: no longer valid, damaged, or the file
-    /// was not there.
+    /// Bytes of the boot image that could not be pushed: stale, damaged, or of a file that is
+    /// missing.
     pub skipped_bytes: u64,
-    /// Milliseconds it took.
+    /// Duration in milliseconds.
     pub took_ms: u64,
 }
 
-/// Asks the daemon of a mount. One that does not answer is shown as such.
+/// Requests the status of a mount from its daemon. One that does not respond is shown as such.
 #[must_use]
 pub fn ask_status(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
     let state = if record.is_alive() {

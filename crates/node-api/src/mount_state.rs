@@ -1,4 +1,4 @@
-//! The words that a status has: in which state a mount is, how it is served, and where its prewarm stands.
+//! The states in a status: of a mount, of how it is served, and of its prewarm.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::serve_mode::ServeMode;
 
-/// Makes an enum of words: written as the word, and read from it or from one that earlier releases wrote. A
-/// word that this release does not know, as a newer one may have it, is read as `Unknown`.
+/// Defines an enum of states, each with the name that is written, and names of earlier releases that are also read.
+/// A name that this release does not know, as of a newer one, is read as `Unknown`.
 macro_rules! words {
     (
         $(#[$outer:meta])*
@@ -20,16 +20,16 @@ macro_rules! words {
         #[serde(from = "String", into = "&'static str")]
         pub enum $name {
             $($(#[$inner])* $word,)*
-            /// Nobody told, or in a word of another release.
+            /// Not reported, or a name of another release.
             #[default]
             Unknown,
         }
 
         impl $name {
-            /// All of them but `Unknown`.
+            /// All states but `Unknown`.
             pub const ALL: &[Self] = &[$(Self::$word),*];
 
-            /// Returns the word, as it is shown and as it is in JSON.
+            /// Returns the name, as it is shown and as it is in JSON.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -63,21 +63,21 @@ macro_rules! words {
 }
 
 words! {
-    /// In which state a mount is. Each state has one name, whoever serves the mount.
+    /// The state of a mount. Each state has one name, whatever process serves the mount.
     pub enum MountState {
-        /// The node makes it, and its first worker does not serve yet.
+        /// The node makes it; its first worker does not serve yet.
         Starting = "starting",
-        /// Somebody serves it.
+        /// It is served.
         Serving = "serving",
-        /// It is unmounted, and served for those who still use it.
+        /// It is unmounted, and still served to its remaining users.
         Leaving = "leaving" | "detached",
         /// Its worker died, and another one takes over.
         Restarting = "restarting",
-        /// It cannot be served; an error says why.
+        /// It cannot be served; an error gives the reason.
         Failed = "failed",
-        /// Its daemon is gone.
+        /// Its daemon has ended.
         Dead = "dead",
-        /// Its daemon, or the node, is there and does not answer as it should.
+        /// Its daemon, or the node, exists and does not respond as it should.
         NotAnswering = "not answering" | "confused",
     }
 }
@@ -93,17 +93,17 @@ words! {
 }
 
 words! {
-    /// Where the prewarm of a mount stands.
+    /// The state of the prewarm of a mount.
     pub enum PrewarmState {
-        /// There was none.
+        /// No prewarm was requested.
         Off = "off",
-        /// It is to come.
+        /// It has not begun.
         Waiting = "waiting",
         /// It runs.
         Running = "running",
         /// All that could be is in the page cache.
         Done = "done",
-        /// It was ended before its time.
+        /// It was stopped before it was complete.
         Cancelled = "cancelled",
         /// It failed; the log says why.
         Failed = "failed",

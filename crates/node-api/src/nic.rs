@@ -1,4 +1,4 @@
-//! What is said about a mount and its block service: on the command line, and to the node.
+//! The block service of a mount, as an option of the command line and as a field of the node's API.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,33 +8,37 @@ use blocks::{ContentId, SourceId};
 use serde::{Deserialize, Serialize};
 use serving::transport::Address;
 
-/// What the source of a mount begins with when it is one of the service.
+/// The prefix of a mount's source that is served by the block service.
 const PREFIX: &str = "nic:";
 
 /// The block service of a mount: the options of the command line, for the process that serves it. It
-/// names files with secrets, and has none itself.
+/// names files with secrets, and contains none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicSpec {
     /// Where the service listens: `HOST:PORT`, `unix:PATH` or `vsock:CID:PORT`.
     #[serde(with = "as_text")]
     pub address: Address,
+    /// Where other services listen that have the same sources: what one does not bring in time, or brings wrong, is
+    /// asked of another. Left out if there are none: nodes of an earlier release refuse fields that they do not know.
+    #[serde(default, with = "as_texts", skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Address>,
     /// What the service calls the local source beside which it is asked: `NAME` or `NAME@ID`.
     #[serde(default)]
     pub source: Option<NicName>,
-    /// Our name there; the host's if absent.
+    /// The name of this client at the service; the host name if absent.
     #[serde(default)]
     pub name: Option<String>,
-    /// A file with our key.
+    /// A file with the client's key.
     #[serde(default)]
     pub key: Option<PathBuf>,
-    /// A directory with our certificate.
+    /// A directory with the client's certificate.
     #[serde(default)]
     pub tls: Option<PathBuf>,
-    /// Where what comes is kept.
+    /// The directory of the cache of chunks.
     #[serde(default)]
     pub cache: Option<PathBuf>,
-    /// How much may be kept there.
+    /// The greatest size of the cache.
     #[serde(default = "cache_bytes")]
     pub cache_bytes: u64,
     /// Where else the source can be read.
@@ -47,7 +51,31 @@ const fn cache_bytes() -> u64 {
     8 << 30
 }
 
+/// The most services of one mount: two connections to each.
+const SERVICES_MAX: usize = 8;
+
 impl NicSpec {
+    /// Returns where all services listen, the first one first.
+    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
+        [&self.address].into_iter().chain(&self.others)
+    }
+
+    /// Checks that the services can be asked together.
+    fn check_services(&self) -> anyhow::Result<()> {
+        let services = self.others.len() + 1;
+        ensure!(
+            services <= SERVICES_MAX,
+            "a mount can ask {SERVICES_MAX} services, not {services}: leave some out of nic.others"
+        );
+        let sockets = self.addresses().filter(|a| matches!(a, Address::Unix(_)));
+        let sockets = sockets.count();
+        ensure!(
+            sockets == 0 || sockets == services,
+            "the services of a mount (nic.address, nic.others) are all sockets in the file system, or none is"
+        );
+        Ok(())
+    }
+
     /// Returns what the service calls the local source beside which it is asked.
     ///
     /// # Errors
@@ -57,6 +85,7 @@ impl NicSpec {
             self.cache.is_none() && self.origin.is_none(),
             "nic.cache and nic.origin are for sources that are not on the disk (nic:NAME)"
         );
+        self.check_services()?;
         let name = self.source.as_ref();
         name.context("nic.address beside a local source needs nic.source")
     }
@@ -70,7 +99,7 @@ impl NicSpec {
             self.source.is_none(),
             "nic.source is for local sources: a source that begins with nic: has its name in it"
         );
-        Ok(())
+        self.check_services()
     }
 }
 
@@ -86,6 +115,26 @@ mod as_text {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
         let text = String::deserialize(from)?;
         text.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Addresses as they are written.
+mod as_texts {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use serving::transport::Address;
+
+    pub(super) fn serialize<S: Serializer>(all: &[Address], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.iter().map(ToString::to_string))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<Address>, D::Error> {
+        let texts = Vec::<String>::deserialize(from)?;
+        let parsed = texts
+            .iter()
+            .map(|text| text.parse().map_err(D::Error::custom));
+        parsed.collect()
     }
 }
 
@@ -171,6 +220,7 @@ mod tests {
         let name: NicName = format!("web@{id}").parse().unwrap();
         let spec = NicSpec {
             address: "unix:/run/nic.sock".parse().unwrap(),
+            others: vec!["unix:/run/nic2.sock".parse().unwrap()],
             source: Some(name),
             name: Some("vm1".to_owned()),
             key: Some("/etc/key".into()),
@@ -184,6 +234,11 @@ mod tests {
         assert_eq!(serde_json::from_str::<NicSpec>(&text).unwrap(), spec);
         let short: NicSpec = serde_json::from_str(r#"{"address": "nic:5052"}"#).unwrap();
         assert_eq!(short.cache_bytes, cache_bytes());
+        assert!(short.others.is_empty());
+        assert!(!serde_json::to_string(&short).unwrap().contains("others"));
+        let mixed = r#"{"address": "nic:5052", "others": ["unix:/run/nic.sock"]}"#;
+        let mixed = serde_json::from_str::<NicSpec>(mixed).unwrap();
+        assert!(mixed.check_alone().is_err());
         assert!(serde_json::from_str::<NicSpec>(r#"{"address": "nowhere"}"#).is_err());
         let unknown = r#"{"address": "nic:5052", "key_file": "k"}"#;
         assert!(serde_json::from_str::<NicSpec>(unknown).is_err());

@@ -1,5 +1,5 @@
-//! What a process needs of this machine to ask a block service for one mount: all else can be taken
-//! from it before it hears the first byte of the service.
+//! The files, ports and sockets that a process needs to use a block service for one mount. All other access
+//! can be dropped before it reads the first byte from the service.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use serving::transport::Address;
 
 use crate::nic::NicSpec;
 
-/// Where libc reads how hosts are called. The directories are there because who writes the first
-/// file puts another in its place.
+/// The files that libc reads to resolve host names. Their directories are included because a program
+/// that rewrites such a file may replace it.
 pub const NAMES: [&str; 8] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -23,7 +23,7 @@ pub const NAMES: [&str; 8] = [
 /// Where libc asks for a host's address when an answer was too long for a datagram.
 const DOMAIN: u16 = 53;
 
-/// What is in the directory of a cache: chunks.
+/// The subdirectory of a cache that holds chunks.
 pub const CHUNKS: &str = "chunks";
 /// And the indexes of sources.
 pub const SOURCES: &str = "sources";
@@ -31,18 +31,18 @@ pub const SOURCES: &str = "sources";
 /// Files, ports and sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
-    /// What is read, with what is beneath it.
+    /// Paths that are read, with all below them.
     pub reads: Vec<PathBuf>,
-    /// Where is written.
+    /// Paths that are written.
     pub writes: Vec<PathBuf>,
     /// TCP ports that are called.
     pub ports: Vec<u16>,
-    /// Where the service listens, if that is in the file system.
+    /// Where a service listens, if they are in the file system.
     pub socket: Option<PathBuf>,
 }
 
 impl NicSpec {
-    /// Returns what it takes to ask the service.
+    /// Returns what a client of the service needs.
     pub fn needs(&self) -> Needs {
         let files = [&self.key, &self.tls, &self.cache, &self.origin];
         let mut needs = Needs {
@@ -50,16 +50,20 @@ impl NicSpec {
             writes: self.cache_dirs().into_iter().flatten().collect(),
             ..Needs::default()
         };
-        match &self.address {
-            Address::Tcp(address) => {
-                let port = address
-                    .rsplit_once(':')
-                    .and_then(|(_, port)| port.parse().ok());
-                needs.ports = [port, Some(DOMAIN)].into_iter().flatten().collect();
-                needs.reads.extend(NAMES.map(PathBuf::from));
+        for address in self.addresses() {
+            match address {
+                Address::Tcp(address) => {
+                    let port = address.rsplit_once(':');
+                    let port = port.and_then(|(_, port)| port.parse::<u16>().ok());
+                    needs.ports.extend(port);
+                }
+                Address::Unix(path) => needs.socket = Some(path.clone()),
+                Address::Vsock { .. } => {}
             }
-            Address::Unix(path) => needs.socket = Some(path.clone()),
-            Address::Vsock { .. } => {}
+        }
+        if !needs.ports.is_empty() {
+            needs.ports.push(DOMAIN);
+            needs.reads.extend(NAMES.map(PathBuf::from));
         }
         needs
     }
@@ -91,6 +95,12 @@ mod tests {
         assert!(needs.reads.starts_with(&["/k".into(), "/c".into()]));
         assert!(needs.reads.contains(&"/etc/resolv.conf".into()));
         assert_eq!(needs.socket, None);
+    }
+
+    #[test]
+    fn each_service_is_called_at_its_port() {
+        let needs = needs(r#""address": "nic:5052", "others": ["10.0.0.2:6000", "10.0.0.3:7000"]"#);
+        assert_eq!(needs.ports, [5052, 6000, 7000, 53]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a mount of the node is to be: a client asks for it, and the node writes it down.
+//! The specification of a mount: a client sends it, and the node stores it.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::image::ImageSpec;
 use crate::nic::{NicName, NicSpec};
 use crate::serve_mode::ServeMode;
 
-/// One mount, as asked for. Two requests for the same place are the same mount if their specs are
+/// One mount, as requested. Two requests for the same place are the same mount if their specs are
 /// equal; unknown fields are refused rather than ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,7 +31,7 @@ pub struct MountSpec {
     /// Whether the boot image is pushed into the page cache.
     #[serde(default = "yes")]
     pub inject: bool,
-    /// Whether what was pushed is locked in memory.
+    /// Whether pushed pages are locked in memory.
     #[serde(default)]
     pub lock: bool,
     /// At most so many bytes are pushed.
@@ -49,11 +49,11 @@ pub struct MountSpec {
     /// Whether set-user-id bits and devices of the source count.
     #[serde(default)]
     pub suid_dev: bool,
-    /// Whether it is answered about extended attributes also where no file has any. Left out unless it
-    /// is asked for: nodes and workers of an earlier release refuse fields that they do not know.
+    /// Whether requests for extended attributes are answered also where no file has any. Omitted unless
+    /// requested: nodes and workers of an earlier release refuse fields that they do not know.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all_xattrs: bool,
-    /// Whether the source is opened below whatever is mounted over it: for those who mount over
+    /// Whether the source is opened below whatever is mounted over it: for programs that mount over
     /// the source itself, where others do, too.
     #[serde(default)]
     pub plain: bool,
@@ -64,7 +64,7 @@ pub struct MountSpec {
     /// What the mount table shows as its source; the source's path if absent.
     #[serde(default)]
     pub label: Option<String>,
-    /// Which block service is asked, and how; needed if the source is one of its.
+    /// The block service and its options; needed if the source is served by it.
     #[serde(default)]
     pub nic: Option<NicSpec>,
     /// How the source is opened if it is a block image; left out for any other, as `all_xattrs` is.
@@ -84,10 +84,10 @@ pub enum SourceLocation {
 }
 
 impl MountSpec {
-    /// Returns where its bytes are.
+    /// Returns the location of the source.
     ///
     /// # Errors
-    /// If it says two things that do not go together.
+    /// If fields contradict each other.
     pub fn place(&self) -> anyhow::Result<SourceLocation> {
         if let Some(image) = ImageSpec::of_source(&self.source) {
             ensure!(

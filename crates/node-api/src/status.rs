@@ -1,4 +1,4 @@
-//! What a mount tells of itself: `yolofs status` and the node's API show it.
+//! The status of a mount: `yolofs status` and the node's API show it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,21 +13,21 @@ use crate::nic_status::NicStatus;
 pub struct MountStatus {
     /// Name in the run directory.
     pub id: String,
-    /// Where it is mounted.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// What is mounted.
+    /// The source.
     pub source: PathBuf,
     /// How it is served.
     pub mode: MountMode,
     /// In which state it is.
     pub state: MountState,
-    /// The daemon, or the worker; `None` while there is none.
+    /// The process id of the daemon or the worker; `None` while there is none.
     pub pid: Option<u32>,
-    /// What there is to say of the boot image, if one is in use.
+    /// The status of the boot image, if one is in use.
     pub boot: Option<BootStatus>,
-    /// What the daemon was asked and what it answered; absent if it is dead.
+    /// Counters of requests; absent if the daemon is dead.
     pub served: Option<ServedStatus>,
-    /// What there is to say of the block service, if one is asked.
+    /// The status of the block service, if one is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<NicStatus>,
     /// Warnings: files that the boot image has nothing of, and files that are read past the
@@ -43,7 +43,7 @@ pub struct BootStatus {
     pub image: String,
     /// Its content id.
     pub content: String,
-    /// What it was recorded from.
+    /// The source that was recorded.
     #[serde(default)]
     pub source: String,
     /// Files that it has something of, and that are as they were recorded.
@@ -58,10 +58,10 @@ pub struct BootStatus {
     /// Some of them, each with what changed.
     #[serde(default)]
     pub changed: Vec<String>,
-    /// Names in the source that the recording does not know.
+    /// Names in the source that are not in the recording.
     #[serde(default)]
     pub names_added: u64,
-    /// Names that the recording knows and the source no longer has.
+    /// Names in the recording that the source no longer has.
     #[serde(default)]
     pub names_removed: u64,
     /// Reads that met damaged data and went to the source instead.
@@ -74,22 +74,22 @@ pub struct BootStatus {
     pub copy_failures: u64,
     /// Pages brought into the page cache.
     pub injected_pages: u64,
-    /// Of these, pages that were asked for again because the kernel had dropped them.
+    /// Of these, pages that were requested again because the kernel had dropped them.
     pub evicted_pages: u64,
     /// Blocks that were held back from the page cache, as a sample of what boots need (`--auto`).
     #[serde(default)]
     pub sampled_blocks: u64,
-    /// Of these, blocks that were asked for.
+    /// Of these, blocks that were requested.
     #[serde(default)]
     pub sampled_asked: u64,
     /// Bytes that were pushed and not needed, estimated from the sample; absent without one.
     #[serde(default)]
     pub wasted_bytes: Option<u64>,
-    /// Where the prewarm stands.
+    /// The state of the prewarm.
     pub prewarm: PrewarmState,
 }
 
-/// What a daemon did.
+/// Counters of the process that serves a mount.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ServedStatus {
     /// Runs of blocks answered from the boot image.
@@ -103,7 +103,7 @@ pub struct ServedStatus {
     /// How far this boot went beyond the recording: fallthrough bytes in thousandths of the boot
     /// image's bytes. 0 is a boot like the recorded one; above 200 it is worth recording anew.
     pub divergence_permille: u64,
-    /// The first read that the boot image had no answer for.
+    /// The first read that the boot image could not serve.
     #[serde(default)]
     pub first_miss: Option<FirstMiss>,
     /// Files that changed while they were mounted.
@@ -111,24 +111,24 @@ pub struct ServedStatus {
     /// Times that a file was opened on its whole copy on a tier: reads of it are not seen here.
     #[serde(default)]
     pub copy_opens: u64,
-    /// Times that such a copy could not be used, and the file was served as if there were none.
+    /// How often such a copy could not be used, and the file was served without it.
     #[serde(default)]
     pub copies_failed: u64,
-    /// Questions that the source did not answer within the deadline.
+    /// Requests that the source did not answer within the deadline.
     #[serde(default)]
     pub late_answers: u64,
-    /// Threads that wait for such an answer still.
+    /// Threads that still wait for such a request.
     #[serde(default)]
     pub hung_threads: u64,
     /// Requests of the kernel, by kind.
     pub requests: BTreeMap<String, u64>,
 }
 
-/// Where a boot left its recording.
+/// The first read that was not in the recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstMiss {
     /// The file, relative to the source's root.
     pub path: String,
-    /// From which byte on.
+    /// Byte offset in the file.
     pub offset: u64,
 }

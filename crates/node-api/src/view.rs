@@ -1,4 +1,4 @@
-//! What the node tells of itself and of its mounts. These are the bodies of the API's answers:
+//! The status of the node and of its mounts: the bodies of the API's responses.
 //! docs/api.md describes each field.
 
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use crate::status::MountStatus;
 pub struct NodeView {
     /// The program's version.
     pub version: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Seconds since this process started.
     pub uptime_seconds: u64,
-    /// Whether it takes new mounts.
+    /// Whether it refuses new mounts.
     pub draining: bool,
     /// Mounts that it owns.
     pub mounts: u64,
@@ -29,7 +29,7 @@ pub struct NodeView {
     pub workers: Vec<WorkerView>,
     /// What holds its descriptors while it is restarted: `systemd` or `keeper`.
     pub keeper: String,
-    /// Records that could not be read when it started, and were left out.
+    /// Records that could not be read when it started, and were skipped.
     #[serde(default)]
     pub damaged: Vec<PathBuf>,
     /// The tiers that it moves boot images between, the fastest first.
@@ -40,7 +40,7 @@ pub struct NodeView {
 /// One worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerView {
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Mounts that it serves.
     pub mounts: u64,
@@ -71,19 +71,19 @@ pub struct MountView {
     pub label: Option<String>,
 }
 
-/// What a drain did.
+/// The result of a drain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Drained {
     /// Mounts that were unmounted.
     pub unmounted: u64,
-    /// Mounts that are unmounted and still have users, who are served until they let go.
+    /// Mounts that are unmounted and are still served to their users.
     pub in_use: u64,
     /// Devices that were detached.
     #[serde(default)]
     pub detached: u64,
 }
 
-/// What an upgrade did.
+/// The result of an upgrade.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Upgraded {
     /// The program that serves from now on.
@@ -97,15 +97,15 @@ pub struct Upgraded {
 /// A tier of the node at one moment, and what was moved since the node started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierView {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Why it cannot be used, if it cannot.
     pub away: Option<String>,
-    /// Bytes that objects may take.
+    /// Capacity for objects, in bytes.
     pub room_bytes: u64,
-    /// Bytes that they do.
+    /// Bytes that objects use.
     pub used_bytes: u64,
-    /// How many there are.
+    /// Number of objects.
     pub objects: u64,
     /// Bytes that the node has brought there.
     pub moved_bytes: u64,

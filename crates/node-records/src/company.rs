@@ -15,11 +15,11 @@ const CACHE_SHARED_BY: usize = 2048;
 /// What kind of worker a mount or a device has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Company {
-    /// One that serves others, too.
+    /// A worker that serves other mounts, too.
     Shared,
-    /// One of its own, because it crashed others.
+    /// A worker for this mount only, because it crashed others.
     Alone,
-    /// One of its own, which may ask a block service: more than others may.
+    /// A worker for this mount only, which may connect to a block service.
     OnNetwork,
     /// One for block images, which may write to them and ask registries: that of all images with this cache,
     /// or one of its own.

@@ -10,8 +10,8 @@ use nix::sys::statvfs::statvfs;
 /// How long a mount may take to say how full it is.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns whether nobody will ever answer for the mount at a place. One that does not say is
-/// not dead.
+/// Returns whether the mount at a place can never be served again. One whose state is unknown
+/// is not dead.
 #[must_use]
 pub fn is_dead(place: &Path) -> bool {
     let (tell, told) = channel();

@@ -10,7 +10,7 @@ pub struct HelloBytes {
     /// The kernel's INIT request, whole.
     #[serde(with = "hex")]
     pub request: Vec<u8>,
-    /// The first worker's answer, whole; empty before there was one.
+    /// The whole FUSE_INIT response of the first worker; empty before there was one.
     #[serde(with = "hex", default)]
     pub answer: Vec<u8>,
 }

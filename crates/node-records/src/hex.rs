@@ -1,11 +1,11 @@
-//! Bytes as two hexadecimal digits each: what the kernel was told can be read in a record.
+//! Serializes bytes as two hexadecimal digits each, so that a record is readable.
 
 use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
 /// Writes bytes.
 ///
 /// # Errors
-/// What the serializer says.
+/// Those of the serializer.
 pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     serializer.serialize_str(&text)

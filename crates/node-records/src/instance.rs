@@ -1,9 +1,9 @@
-//! What the node writes down: instances, which are the mounts there are, and desired mounts, which
+//! The node's records: instances, which are the present mounts, and desired mounts, which
 //! are made again after a reboot.
 //!
-//! An instance is of no use after a reboot, when its mount is gone; so it lies in the run
+//! An instance is of no use after a reboot, when its mount is gone; so it is in the run
 //! directory. A desired mount is only a spec, in the state directory, and lasts until somebody
-//! unmounts by name. Both are written aside and renamed: a record is whole or not there.
+//! unmounts by name. Both are written to a temporary file and renamed: a record is whole or absent.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write as _};
@@ -25,10 +25,10 @@ use node_api::spec::MountSpec;
 pub struct Instance {
     /// Its name: that of its place.
     pub id: String,
-    /// What tells it from all mounts at the same place: a mount that was unmounted may still be
-    /// used when the next one is made there.
+    /// Distinguishes it from all other mounts at the same place: an unmounted one may still be
+    /// in use when the next one is made there.
     pub key: String,
-    /// What was asked for.
+    /// The requested specification.
     pub spec: MountSpec,
     /// The mount in the table.
     pub mount: MountRef,
@@ -36,7 +36,7 @@ pub struct Instance {
     pub hello: HelloBytes,
     /// The worker that serves it.
     pub worker: Option<ProcessRef>,
-    /// Whether its worker is to serve no other, because it crashed others.
+    /// Whether its worker serves no other mount, because it crashed others.
     #[serde(default)]
     pub alone: bool,
     /// Whether the visible mount is gone.
@@ -55,7 +55,7 @@ impl Instance {
     }
 }
 
-/// What tells a mount from all others: [`MountIds`] in a record.
+/// Distinguishes a mount from all others: [`MountIds`] in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountRef {
     id: u64,
@@ -89,15 +89,15 @@ pub struct ProcessRef {
 /// A mount that shall be there after a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredMount {
-    /// What was asked for.
+    /// The requested specification.
     pub spec: MountSpec,
 }
 
 /// Where instances are, in the run directory.
 const INSTANCES: &str = "node";
 
-/// Returns the instances in a run directory, for those who are not its node: none if it never had
-/// one.
+/// Returns the instances in a run directory, for other processes than its node: none if it never had
+/// a node.
 ///
 /// # Errors
 /// If the directory cannot be read.
@@ -112,16 +112,16 @@ pub fn instances_in(run_dir: &Path) -> anyhow::Result<Found<Instance>> {
     read(&dir)
 }
 
-/// What was found in a directory of records.
+/// The contents of a directory of records.
 #[derive(Debug)]
 pub struct Found<T> {
     /// Those that can be read, by the names of their files.
     pub records: Vec<(String, T)>,
-    /// Those that cannot.
+    /// Records that cannot be read.
     pub damaged: Vec<PathBuf>,
 }
 
-/// Where the records are.
+/// The directories of the records.
 #[derive(Clone, Debug)]
 pub struct Records {
     instances: PathBuf,
@@ -129,10 +129,10 @@ pub struct Records {
 }
 
 impl Records {
-    /// Opens the directories, and makes them if they are not there.
+    /// Opens the directories, and creates them if they are missing.
     ///
     /// # Errors
-    /// If they cannot be made.
+    /// If they cannot be created.
     pub fn open(run_dir: &Path, state_dir: &Path) -> anyhow::Result<Self> {
         let records = Self {
             instances: run_dir.join(INSTANCES),
@@ -207,11 +207,11 @@ impl Records {
     }
 }
 
-/// Makes a directory that only its owner looks into, if it is not there: names of files are
-/// nobody's business.
+/// Creates a directory that only its owner can read, if it is missing: names of files are
+/// private.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn private_dir(dir: &Path) -> anyhow::Result<()> {
     let mut builder = DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(dir);

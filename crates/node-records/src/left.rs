@@ -1,4 +1,4 @@
-//! What the node's records tell others: which mounts are the node's, whether it runs or not.
+//! Queries of the node's records by other processes: which mounts are the node's, whether it runs or not.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use crate::dead::is_dead;
 use host::run_dir::RunDir;
 use node_api::client::{CallError, NodeClient};
 
-/// Returns where the node has mounts that are served, or will be as soon as it is back: nobody but
-/// the node may take these away. Without a node they are asked, all at once.
+/// Returns the mount points of the node that are served, or will be when it runs again: only the
+/// node may unmount these. Without a node the mounts are probed, all at once.
 ///
 /// # Errors
 /// If the records or the list of mounts cannot be read.

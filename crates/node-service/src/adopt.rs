@@ -1,4 +1,4 @@
-//! Getting a mount served: asking a worker, and asking another when that one dies.
+//! Assigning a mount to a worker, and to another worker when that one dies.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -18,7 +18,7 @@ use node_api::control::NodeError;
 /// How long a worker may take to adopt a mount: the first one scans the source. One that hangs is
 /// noticed by the probes, long before.
 const ADOPTION: Duration = Duration::from_secs(600);
-/// How long an answer from counters or memory may take.
+/// How long a response from counters or memory may take.
 pub(crate) const QUICK: Duration = Duration::from_secs(5);
 /// So many mounts of a dead worker are adopted at a time.
 const AT_A_TIME: usize = 4;
@@ -32,15 +32,15 @@ const UNMOUNT: Duration = Duration::from_secs(5);
 
 /// What became of asking one worker.
 enum Asked {
-    /// It serves.
+    /// The worker serves the mount.
     Served,
-    /// It died or hangs: what follows its death takes care of the mount.
+    /// The worker died or hangs; the handler of its death takes care of the mount.
     Lost,
-    /// It said no.
+    /// The worker refused.
     Refused(Fault, String),
-    /// There is none to be asked.
+    /// No worker could be found or started.
     NoWorker(anyhow::Error),
-    /// The mount is over.
+    /// The session of the mount is over.
     Over,
 }
 
@@ -48,7 +48,7 @@ impl Owner {
     /// Has a mount served for the first time.
     ///
     /// # Errors
-    /// What the worker refused; nobody serves it then.
+    /// What the worker refused; the mount is not served then.
     pub(crate) fn serve_first(&self, mount: &Arc<Owned>) -> Result<(), NodeError> {
         match self.ask_one(mount) {
             Asked::Served => Ok(()),
@@ -136,8 +136,8 @@ impl Owner {
         }
     }
 
-    /// Tells the worker of a mount that the visible one is gone. One that does not answer is told
-    /// later, or its successor by what it gets.
+    /// Notifies the worker of a mount that the visible mount is gone. One that does not respond is
+    /// notified later, or its successor learns it from the descriptors it receives.
     pub(crate) fn tell_to_let_go(mount: &Owned) {
         let Service::By(worker) = mount.service() else {
             return;
@@ -154,11 +154,11 @@ impl Owner {
         }
     }
 
-    /// Watches over a worker on a thread of its own, and has its mounts served by another when it
+    /// Watches a worker on a thread of its own, and has its mounts served by another worker when it
     /// dies.
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// If no thread can be started.
     pub(crate) fn watch_worker(&self, worker: &Arc<Worker>) -> anyhow::Result<()> {
         let (owner, worker) = (self.me.clone(), Arc::clone(worker));
         let watch = move || {
@@ -228,8 +228,8 @@ impl Owner {
         few_at_a_time(AT_A_TIME, mounts, |mount| self.serve_again(&mount));
     }
 
-    /// Ends a mount that nobody can serve: whoever uses it gets errors instead of waiting for
-    /// ever, and the place shows the source's own directory again. It stays listed, as failed.
+    /// Ends a mount that cannot be served: its users get errors instead of waiting forever, and the
+    /// place shows the source's own directory again. It stays listed, as failed.
     pub(crate) fn give_up(&self, mount: &Arc<Owned>, why: &str) {
         log::error!(
             "giving up the mount {}: {why}",

@@ -1,9 +1,9 @@
 //! The node's API: HTTP/1.1 and JSON on a unix socket. docs/api.md describes every request.
 //!
-//! One thread runs all sockets. What the node is asked blocks, so it is asked on threads of their
-//! own, of which there are few. Everything is bounded: connections, the length of heads and bodies,
-//! and the time that each may take. A connection carries one request: whoever holds a connection
-//! open holds a place, and places are few.
+//! One thread runs all sockets. Calls to the node block, so they run on a small number of separate
+//! threads. Everything is bounded: connections, the length of heads and bodies, and the time that
+//! each may take. A connection carries one request: an open connection takes one of a limited
+//! number of places.
 
 mod context;
 #[cfg(test)]
@@ -27,17 +27,17 @@ use node_api::bodies::Pace;
 use node_api::control::NodeControl;
 pub use serving::api::listen;
 
-/// The running API. Dropping it takes no more requests and waits, within a deadline, until those
-/// that were taken have their answers.
+/// The running API. Dropping it stops accepting requests and waits, within a deadline, until those
+/// in progress have their responses.
 #[derive(Debug)]
 pub struct Api(#[expect(dead_code, reason = "ends the API when it is dropped")] ApiThread);
 
 impl Api {
-    /// Answers whoever connects to `listener` and may ask: root, and the user of this process, but
-    /// for the workers of the directory that the listener is in.
+    /// Serves clients that connect to `listener` and are admitted: root, and the user of this process,
+    /// except the workers of the directory that the listener is in.
     ///
     /// # Errors
-    /// If the system gives no thread, or the listener cannot be used.
+    /// If no thread can be started, or the listener cannot be used.
     pub fn serve(listener: UnixListener, node: Arc<dyn NodeControl>) -> anyhow::Result<Self> {
         let admission = host::control::admission(&listener);
         Self::serve_to(listener, ApiContext::new(node, admission))

@@ -1,9 +1,9 @@
-//! What to do when the workers of a mount die: how long to wait, and when to stop trying.
+//! The policy for mounts whose workers die: how long to wait, and when to stop trying.
 //!
-//! Whoever kills a worker from outside (an upgrade, an administrator, the kernel short of memory)
-//! says nothing about the mount: its next worker starts at once. A crash does. A mount that was
-//! there when workers crashed gets one of its own, so that it takes no others with it; if that
-//! crashes as well, again and again, the mount is given up.
+//! If a worker is killed from outside (by an upgrade, an administrator, the kernel short of memory),
+//! its mounts are not suspected: the next worker starts at once. After a crash they are. A mount that
+//! was served by crashing workers gets a worker of its own, so that no other mount fails with it; if
+//! that worker crashes as well, again and again, the mount is given up.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -26,20 +26,20 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Why a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Somebody ended it, or nobody knows.
+    /// It was killed, or the cause is unknown.
     Killed,
     /// It ended by itself.
     Crashed,
 }
 
-/// What is to be done about a mount now.
+/// The next step for a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Another worker serves it, after a pause.
     Go(Duration),
     /// Another worker serves it and nothing else, after a pause.
     Isolate(Duration),
-    /// Nobody serves it any more.
+    /// The mount is not served any more.
     GiveUp,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Deaths {
 }
 
 impl Deaths {
-    /// Returns those of a mount whose deaths an earlier node has counted, and of which it has written
-    /// down only whether it is to have a worker of its own.
+    /// Returns the state of a mount after a restart of the node. Of the earlier deaths, only the flag
+    /// for a worker of its own was recorded.
     #[must_use]
     pub(crate) fn after_a_restart(alone: bool) -> Self {
         Self {
@@ -61,13 +61,13 @@ impl Deaths {
         }
     }
 
-    /// Returns whether the mount is to have a worker of its own.
+    /// Returns whether the mount needs a worker of its own.
     #[must_use]
     pub(crate) const fn alone(&self) -> bool {
         self.alone
     }
 
-    /// Notes one more, and says what is to be done.
+    /// Records one more death, and returns the next step.
     pub(crate) fn note(&mut self, at: Instant, cause: Cause) -> Verdict {
         let old = |(when, _): &(Instant, Cause)| at.saturating_duration_since(*when) > WINDOW;
         while self.recent.front().is_some_and(old) {

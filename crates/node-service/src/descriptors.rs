@@ -13,13 +13,13 @@ pub(crate) struct MountDescriptors<F = OwnedFd> {
     pub(crate) device: F,
     /// The source, as it was opened before the mount covered it; absent if it is on no disk.
     pub(crate) source: Option<F>,
-    /// A file, open for reading and writing. The first worker writes down in it the names and
-    /// attributes that it serves; later ones read it instead of scanning the source: the kernel
-    /// knows inodes by their numbers, and these must not change with the source. Empty until then.
-    /// Of a source of a block service it is the index.
+    /// A file, open for reading and writing. The first worker writes the names and attributes that it
+    /// serves to it; later workers read it instead of scanning the source: the kernel knows inodes by
+    /// their numbers, and these must not change with the source. Empty until then. If the source is
+    /// served by a block service, the file holds the index.
     pub(crate) names: F,
-    /// The root of the private mount; absent if the visible one is gone, and only those who still
-    /// use it are to be served.
+    /// The root of the private mount; absent if the visible one is gone, and only its remaining users
+    /// are served.
     pub(crate) private: Option<F>,
 }
 
@@ -37,10 +37,10 @@ impl<F: AsFd> MountDescriptors<F> {
 }
 
 impl MountDescriptors {
-    /// Takes those that came, in the order in which they travel, for a mount that was asked for like this.
+    /// Assigns received descriptors, in the order in which they are sent, for a mount with this specification.
     ///
     /// # Errors
-    /// If it is not as many as such a mount has.
+    /// If the number of descriptors is not that of such a mount.
     pub(crate) fn received(spec: &MountSpec, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
         let count = descriptors.len();
         let mut descriptors = descriptors.into_iter();
@@ -73,7 +73,7 @@ pub(crate) enum KeptDescriptor {
 }
 
 impl KeptDescriptor {
-    /// All of them.
+    /// All kinds.
     pub(crate) const ALL: [Self; 3] = [Self::Device, Self::Private, Self::Source];
 
     /// Returns what the keeper calls it.

@@ -1,4 +1,4 @@
-//! Emptying the node.
+//! Draining the node.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! When a boot has gone so far from its recording that there is something to learn.
+//! The decision when a boot has drifted so far from its recording that it is recorded again.
 //!
-//! A boot is over when nothing was asked for a while. It has drifted if it read much from the
-//! source, measured by the size of its boot image; what a boot image holds and the boot did not
-//! need is told by status, and is no reason to learn: a union would not lose it.
+//! A boot is over when no request came for a while. It has drifted if it read much from the source,
+//! measured by the size of its boot image. Blocks that a boot image holds and the boot did not need
+//! are shown in the status; they are no reason to record: the merged image would keep them.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// A mount that was learned from so often reads something else each time: it is no boot.
 const MOST_LESSONS: u32 = 16;
 
-/// What a mount has served so far, as its worker tells.
+/// The counters of a mount, as its worker reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Served {
     /// Requests of all kinds.
@@ -26,15 +26,15 @@ pub(crate) struct Served {
     pub fallthrough_bytes: u64,
     /// Bytes of the boot image in use; 0 without one.
     pub boot_bytes: u64,
-    /// The worker: its successor counts from zero, and has not heard what came before.
+    /// The worker: its successor counts from zero, and has not recorded earlier requests.
     pub worker: Option<u32>,
 }
 
-/// What is known of one mount's boots.
+/// The history of one mount's boots.
 #[derive(Debug)]
 pub(crate) struct Boots {
     last: Served,
-    /// What was served when the boot image was put in.
+    /// The counters when the boot image was loaded.
     before: Served,
     quiet_since: Instant,
     lesson_at: Option<Instant>,
@@ -42,7 +42,7 @@ pub(crate) struct Boots {
 }
 
 impl Boots {
-    /// Returns what is known of a mount that was seen just now.
+    /// Returns the initial state for a mount.
     pub(crate) const fn new(served: Served, now: Instant) -> Self {
         Self {
             last: served,
@@ -57,7 +57,7 @@ impl Boots {
         }
     }
 
-    /// Takes note of what a mount has served by now, and returns whether it is time to learn.
+    /// Updates the counters of a mount, and returns whether it is time to record.
     pub(crate) fn look(&mut self, served: Served, now: Instant) -> bool {
         if served.worker != self.last.worker {
             let before = Served::default();
@@ -73,7 +73,7 @@ impl Boots {
         self.is_over(now) && self.has_drifted() && self.may_learn(now)
     }
 
-    /// Notes that was learned what there was, or that it was tried.
+    /// Notes that a recording was made or tried.
     pub(crate) fn learned(&mut self, now: Instant) {
         self.before = self.last;
         self.lesson_at = Some(now);

@@ -1,4 +1,4 @@
-//! Watching over the keeper: when it dies, the node starts another around itself and gives it all
+//! Supervision of the keeper: when it dies, the node starts another and sends it all
 //! descriptors.
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 /// The pause after an attempt to start a keeper that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Returns the keeper that started this process, if it was one of ours.
+/// Returns the keeper that started this process, if there is one.
 #[must_use]
 pub(crate) fn keeper_pid() -> Option<u32> {
     std::env::var(KEEPER_PID).ok()?.parse().ok()
@@ -29,7 +29,7 @@ pub(crate) fn keeper_pid() -> Option<u32> {
 /// Starts the watch, on a thread of its own that ends with the node.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// If no thread can be started.
 pub(crate) fn start(
     owner: Weak<Owner>,
     keeper: u32,

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// response. Returns how many of the two they are.
 ///
 /// # Panics
-/// If a message that was read is another one after it was sent on.
+/// If a message that was read differs after it was encoded again.
 #[must_use]
 pub fn read_messages(bytes: &[u8]) -> usize {
     usize::from(read_one::<WorkerRequest>(bytes)) + usize::from(read_one::<WorkerResponse>(bytes))

@@ -1,4 +1,4 @@
-//! Who keeps the node's descriptors over its death: systemd, or a keeper of ours.
+//! The process that keeps the node's descriptors when the node dies: systemd, or a keeper.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -19,8 +19,8 @@ pub(crate) struct Keep {
     notifier: Notifier,
 }
 
-/// Returns the name of a descriptor of the mount whose device has this minor number. It is short, and no two
-/// mounts have the same as long as either is there: all names together must fit into one variable.
+/// Returns the name of a descriptor of the mount whose device has this minor number. Names are short,
+/// since all of them must fit into one variable, and those of two present mounts differ.
 #[must_use]
 pub(crate) fn name(kind: KeptDescriptor, minor: u32) -> String {
     format!("{}-{minor}", kind.name())
@@ -32,7 +32,7 @@ impl Keep {
         Self { notifier }
     }
 
-    /// Tells another keeper from now on: the one there was has died.
+    /// Uses another keeper from now on: the earlier one has died.
     pub(crate) fn relink(&self, link: Link) {
         self.notifier.relink(link);
     }
@@ -45,7 +45,7 @@ impl Keep {
         self.settle();
     }
 
-    /// Has one descriptor kept.
+    /// Stores one descriptor with the keeper.
     pub(crate) fn put_one(&self, name: &str, file: BorrowedFd<'_>) {
         self.tell(|notifier| notifier.store(name, file));
     }
@@ -55,7 +55,7 @@ impl Keep {
         self.drop_name(&name(kind, mount.minor));
     }
 
-    /// Has one descriptor forgotten.
+    /// Removes one descriptor from the keeper.
     pub(crate) fn drop_name(&self, name: &str) {
         self.tell(|notifier| notifier.remove(name));
     }
@@ -65,7 +65,7 @@ impl Keep {
         self.tell(|notifier| notifier.barrier(PATIENCE));
     }
 
-    /// Tells it something.
+    /// Sends it a message.
     pub(crate) fn tell(&self, say: impl FnOnce(&Notifier) -> fdstore::Result<()>) {
         if let Err(error) = say(&self.notifier) {
             log::warn!("the keeper of descriptors: {}", anyhow::Error::from(error));

@@ -1,9 +1,9 @@
-//! Learning from boots that drift: `--auto` has the blocks that a boot had to read from its source
-//! joined to the boot image, and the mount served from that (docs/adr/0009).
+//! Recording boots that drift: with `--auto`, blocks that a boot had to read from its source are
+//! merged into the boot image, and the mount is served from that (docs/adr/0009).
 //!
-//! The worker tells what its mount was asked for, a process of its own makes the boot image of it,
-//! and the worker exchanges the one for the other while it serves. Whatever fails on the way costs
-//! the lesson; the mount stays as it is.
+//! The worker reports the requests of its mount, a separate process makes a boot image of them, and
+//! the worker exchanges the images while it serves. If a step fails, the update is lost; the mount
+//! stays as it is.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -46,7 +46,7 @@ const ACCOUNT_MAX: u64 = 64 << 10;
 /// Starts to watch the boots of all mounts with `--auto`, on a thread that ends with the node.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// If no thread can be started.
 pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
     let watch = move || {
         let mut known = HashMap::new();

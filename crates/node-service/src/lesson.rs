@@ -1,6 +1,6 @@
-//! `yolofs learn`: makes a boot image of what a mount was asked for and had to read from its
-//! source. The node starts it, with what it needs as open descriptors: the node itself reads no
-//! boot image and no trace, and a process that fails here costs a lesson and nothing else.
+//! `yolofs learn`: makes a boot image of the requests of a mount that had to be read from its
+//! source. The node starts it, with its inputs as open descriptors: the node itself reads no
+//! boot image and no trace, and a failure of this process costs only the update.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ const SHARE_MAX: u64 = 50;
 /// Unless it is smaller than this, in blocks of 4 KiB: 16 MiB.
 const SMALL_BLOCKS: u64 = 4096;
 
-/// What was learned, for the node.
+/// The result, for the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Lesson {
     /// The new boot image, by its id; absent if there was nothing to learn.
@@ -43,10 +43,10 @@ pub struct Lesson {
     pub new_blocks: u64,
 }
 
-/// Learns from the descriptors that the node handed this process, and tells the node.
+/// Makes the boot image from the descriptors that the node passed to this process, and reports to the node.
 ///
 /// # Errors
-/// If the node handed something else, or there is nothing to be learned from it.
+/// If descriptors are missing, or nothing new was read.
 pub fn run(boot: &BootChoice, store: &StoreSettings) -> anyhow::Result<()> {
     let variable = std::env::var_os;
     let variables = Variables {

@@ -2,11 +2,11 @@
 //!
 //! The node holds what must outlive a worker: the FUSE device, the private mount and the opened
 //! source of each mount. A worker is stateless beyond the boot image and the mount's spec; when it
-//! dies, another takes the same descriptors and goes on (docs/adr/0007). The node's own death is
-//! survived by whoever keeps its descriptors: systemd, or a keeper of ours (docs/adr/0008).
+//! dies, another takes over with the same descriptors (docs/adr/0007). When the node itself dies,
+//! its keeper holds the descriptors: systemd, or a process of yolofs (docs/adr/0008).
 //!
-//! A program starts the node with [`service::run`], a worker with [`worker::run`], and what learns from boots
-//! that drift with [`lesson::run`].
+//! A program starts the node with [`service::run`], a worker with [`worker::run`], and the process that makes
+//! boot images of boots that drift with [`lesson::run`].
 //!
 //! ```
 //! use std::sync::Arc;

@@ -27,15 +27,15 @@ use node_records::instance::Instance;
 
 /// How long users of a mount may take to let go before an unmount gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long an unmount waits for the end of the file system, when nobody uses it any more.
+/// How long an unmount waits for the end of the file system if it is unused.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// How long it waits if somebody may go on using it.
+/// How long it waits if the file system may still be in use.
 const LAZY_END_PATIENCE: Duration = Duration::from_millis(200);
 /// How long it waits for the worker to close what it had of the mount.
 const CLOSE: Duration = Duration::from_secs(5);
 
 impl Owner {
-    /// Makes a mount, or finds that it is there.
+    /// Makes a mount, or finds it mounted already.
     ///
     /// # Errors
     /// As [`NodeControl::make`](node_api::control::NodeControl::make).
@@ -45,7 +45,7 @@ impl Owner {
         self.make_in_turn(&id, spec, &lock)
     }
 
-    /// Makes a mount at a place where it is our turn.
+    /// Makes a mount at a place whose lock the caller holds.
     ///
     /// # Errors
     /// As [`Owner::make_mount`].
@@ -93,7 +93,7 @@ impl Owner {
         Ok(Made { mount, new: true })
     }
 
-    /// Has a mount made again after a reboot, if that is what was asked for.
+    /// Stores a mount that is to be made again after a reboot, if that was requested.
     ///
     /// # Errors
     /// If the state directory cannot be written.
@@ -122,7 +122,7 @@ impl Owner {
         Ok(None)
     }
 
-    /// Makes a mount that nobody serves yet. Whatever fails leaves nothing behind.
+    /// Makes a mount that is not served yet. A failure leaves nothing behind.
     fn create(&self, id: &str, spec: &MountSpec) -> Result<Arc<Owned>, NodeError> {
         // Opened before the mount covers it: a mount may lie over its own source.
         let source = match spec.is_on_disk() {
@@ -238,7 +238,7 @@ impl Owner {
     /// Unmounts a mount at its place; remaining users are served until they end.
     ///
     /// # Errors
-    /// [`NodeError::Conflict`] if it is in use, or another mount lies on top.
+    /// [`NodeError::Conflict`] if it is in use, or another mount covers it.
     pub(crate) fn take_away(
         &self,
         mount: &Arc<Owned>,
@@ -279,7 +279,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Lets go of a mount that is no longer visible. It stays, as leaving, until its last user is
+    /// Releases a mount that is no longer visible. It stays, as leaving, until its last user is
     /// gone.
     pub(crate) fn let_go(&self, mount: &Arc<Owned>) {
         let Some(private) = mount.take_private() else {
@@ -360,7 +360,7 @@ pub(crate) fn ended_within(mount: &Owned, patience: Duration) -> bool {
     }
 }
 
-/// Returns whether events of a device say that its session is over.
+/// Returns whether events of a device mean that its session is over.
 pub(crate) fn is_end(events: Option<PollFlags>) -> bool {
     events.is_some_and(|events| events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP))
 }

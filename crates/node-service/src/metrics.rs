@@ -1,4 +1,4 @@
-//! What the node counts, as Prometheus reads it.
+//! The metrics of the node, in the format of Prometheus.
 //!
 //! There is one table of metrics of the node and its mounts, and one of its devices, and each entry says how its value is found: what is not in
 //! a table cannot be written. docs/observability.md shows the same; a test compares both.
@@ -10,6 +10,7 @@
 mod devices;
 mod encode;
 mod process;
+mod services;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ use node_api::view::{MountView, NodeView};
 use process::Memory;
 
 /// Mounts with series of their own, the first by mount point. With some forty series for each,
-/// more would be a burden to whoever collects them; how many are left out is a metric, too.
+/// more would burden the collector; how many are left out is a metric, too.
 const MOUNTS_MAX: usize = 1024;
 
 /// All that a page of metrics is made of.
@@ -47,7 +48,7 @@ struct Metric {
     /// In the order in which samples give their values.
     labels: &'static [&'static str],
     help: &'static str,
-    /// What is asked by whoever looks at it.
+    /// The question that the metric answers.
     question: &'static str,
     read: Read,
 }
@@ -56,7 +57,7 @@ struct Metric {
 enum Kind {
     /// Only grows, and begins at 0 again with the process that counts.
     Counter,
-    /// Goes up and down.
+    /// A value that rises and falls.
     Gauge,
 }
 
@@ -144,7 +145,8 @@ impl Seen {
 
 /// Returns every metric there is.
 fn all() -> impl Iterator<Item = &'static Metric> {
-    table::METRICS.iter().chain(devices::METRICS)
+    let mounts = table::METRICS.iter().chain(services::SERVICE_METRICS);
+    mounts.chain(devices::METRICS)
 }
 
 impl Metric {

@@ -10,7 +10,7 @@ use node_api::control::NodeError;
 /// How long to wait for somebody else who makes or unmounts at the same place.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The places where somebody is at work.
+/// The places whose mount is being changed.
 #[derive(Debug, Default)]
 pub(crate) struct MountLocks {
     taken: Mutex<BTreeSet<String>>,
@@ -25,7 +25,7 @@ pub(crate) struct MountLock<'a> {
 }
 
 impl MountLocks {
-    /// Waits until nobody else is at work at the place, and keeps others away.
+    /// Waits for the lock of the place, and returns it.
     ///
     /// # Errors
     /// [`NodeError::Unavailable`] if that takes too long.

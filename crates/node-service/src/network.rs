@@ -1,4 +1,4 @@
-//! The worker of a mount that asks a block service: what it is left, and what it is given.
+//! The worker of a mount that uses a block service: its permissions and its settings.
 //!
 //! Data from the service is untrusted, so the worker that reads it has a user of its own, the files and the
 //! port of this one mount, and nothing else.
@@ -24,8 +24,8 @@ use node_api::nic::NicSpec;
 use node_api::nic_needs::Needs;
 use node_api::spec::MountSpec;
 
-/// The variable with which the node tells such a worker what it is for. A worker of an earlier
-/// release does not know it, and stays as it was.
+/// The variable with which the node passes its settings to such a worker. A worker of an earlier
+/// release ignores it, and is not confined further.
 pub(crate) const NETWORK_ENV: &str = "YOLOFS_WORKER_NETWORK";
 
 /// How deep a cache is (its directories, those of segments).
@@ -34,9 +34,9 @@ const CACHE_DEPTH: u8 = 3;
 /// What such a worker is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NetworkWorker {
-    /// The user and the group that it becomes; absent if all workers are who the node is.
+    /// The user and the group that it becomes; absent if all workers run as the node's user.
     pub user: Option<(u32, u32)>,
-    /// What it asks the service with.
+    /// The files and ports of the client of the service.
     pub needs: Needs,
     /// Whether it has files of a disk, too, which may be anybody's and anywhere.
     pub disk: bool,
@@ -46,7 +46,7 @@ pub(crate) struct NetworkWorker {
 }
 
 impl NetworkWorker {
-    /// Returns what the worker of a mount is to be; `None` if the mount asks nobody.
+    /// Returns the settings of the worker of a mount; `None` if the mount uses no block service.
     pub(crate) fn of(spec: &MountSpec, user: Option<Identity>) -> Option<Self> {
         let nic = spec.nic.as_ref()?;
         let mut needs = nic.needs();
@@ -57,14 +57,14 @@ impl NetworkWorker {
             user: user.map(|Identity { uid, gid }| (uid.as_raw(), gid.as_raw())),
             needs,
             disk: spec.is_on_disk(),
-            is_connected_by_node: connector::socket(nic).is_some(),
+            is_connected_by_node: !connector::sockets(nic).is_empty(),
         })
     }
 
-    /// Reads what the node has told; `None` if that is of a release that told nothing.
+    /// Reads the settings from the node; `None` if the node is of a release without them.
     ///
     /// # Errors
-    /// If it makes no sense.
+    /// If the settings cannot be parsed.
     pub(crate) fn told() -> anyhow::Result<Option<Self>> {
         let Some(text) = std::env::var_os(NETWORK_ENV) else {
             return Ok(None);
@@ -75,7 +75,7 @@ impl NetworkWorker {
             .with_context(|| format!("reading {NETWORK_ENV}"))
     }
 
-    /// Returns what tells it to the worker.
+    /// Returns the variable and its value.
     ///
     /// # Errors
     /// If a path is not UTF-8.
@@ -84,7 +84,7 @@ impl NetworkWorker {
         Ok((NETWORK_ENV, text.into()))
     }
 
-    /// Returns who the worker becomes.
+    /// Returns the user that the worker becomes.
     pub(crate) fn identity(&self) -> Option<Identity> {
         self.user.map(|(uid, gid)| Identity {
             uid: Uid::from_raw(uid),
@@ -92,7 +92,7 @@ impl NetworkWorker {
         })
     }
 
-    /// Returns who makes its connections to the service.
+    /// Returns which process makes its connections to the service.
     pub(crate) const fn connections(&self) -> Connections {
         match self.is_connected_by_node {
             true => Connections::ByNode,
@@ -100,10 +100,10 @@ impl NetworkWorker {
         }
     }
 
-    /// Makes the cache of the mount, if it has one, and gives it to the user that the worker is.
+    /// Creates the cache of the mount, if it has one, and gives it to the worker's user.
     ///
     /// # Errors
-    /// If that cannot be done, or the cache is somebody else's.
+    /// If that cannot be done, or the cache belongs to another user.
     pub(crate) fn give_cache(
         &self,
         nic: &NicSpec,

@@ -20,14 +20,14 @@ use node_records::company::Company;
 use node_records::hello::HelloBytes;
 use node_records::instance::{Instance, Records};
 
-/// A mount of the node, from the moment it is in the mount table until nobody uses it any more.
+/// A mount of the node, from the moment it is in the mount table until its last user is gone.
 #[derive(Debug)]
 pub(crate) struct Owned {
     /// Its name: that of its place.
     pub id: String,
-    /// What tells it from others at the same place.
+    /// Distinguishes it from others at the same place.
     pub key: String,
-    /// Where it is.
+    /// Its place and whether it is mounted there.
     pub visible: Visible,
     device: OwnedFd,
     names: OwnedFd,
@@ -42,10 +42,10 @@ struct State {
     spec: MountSpec,
     hello: HelloBytes,
     private: Option<Arc<OwnedFd>>,
-    /// None if it is on no disk, or the mount is over: whoever looks at the mount then does not keep
-    /// the source open.
+    /// `None` if the source is on no disk, or the mount is over: later holders of this struct then do
+    /// not keep the source open.
     source: Option<Arc<OwnedFd>>,
-    /// Whether its worker has let go of the private mount, or never had it.
+    /// Whether its worker has released the private mount, or never had it.
     told: bool,
     service: Service,
     /// Whether the record is to stay as it is: the mount is over.
@@ -53,27 +53,27 @@ struct State {
     deaths: Deaths,
     restarts: u64,
     last_gap: Option<Duration>,
-    /// Since when nobody serves it.
+    /// Since when it has no worker.
     alone_since: Option<Instant>,
-    /// What its worker said last.
+    /// The last status from its worker.
     heard: Option<MountStatus>,
 }
 
 /// The worker of a mount, if it has one.
 #[derive(Clone, Debug)]
 pub(crate) enum Service {
-    /// Nobody yet, or nobody any more: another worker is on its way.
+    /// No worker; another one is being started.
     Nobody,
-    /// This worker has been asked to.
+    /// This worker was requested to serve it, and has not responded.
     Asked(Arc<Worker>),
-    /// This worker.
+    /// This worker serves it.
     By(Arc<Worker>),
-    /// Nobody, and that is how it stays.
+    /// No worker, and none will be started.
     GivenUp(String),
 }
 
 impl Owned {
-    /// Returns what the record says, with what is held.
+    /// Returns the mount of a record, with its descriptors.
     pub(crate) fn new(instance: &Instance, held: MountDescriptors) -> Arc<Self> {
         let place = instance.spec.mountpoint.clone();
         let alone_since = Some(Instant::now());
@@ -102,7 +102,7 @@ impl Owned {
         })
     }
 
-    /// Returns what was asked for.
+    /// Returns the requested specification.
     pub(crate) fn spec(&self) -> MountSpec {
         self.state.lock().spec.clone()
     }
@@ -112,7 +112,7 @@ impl Owned {
         self.state.lock().spec = spec;
     }
 
-    /// Returns who serves it.
+    /// Returns which worker serves it.
     pub(crate) fn service(&self) -> Service {
         self.state.lock().service.clone()
     }
@@ -122,13 +122,13 @@ impl Owned {
         self.state.lock().private.is_none()
     }
 
-    /// Returns whether it is gone and its worker does not know.
+    /// Returns whether the visible mount is gone and its worker was not notified.
     pub(crate) fn is_to_be_told(&self) -> bool {
         let state = self.state.lock();
         state.private.is_none() && !state.told
     }
 
-    /// Notes that its worker knows that the visible mount is gone.
+    /// Notes that its worker was notified that the visible mount is gone.
     pub(crate) fn set_told(&self) {
         self.state.lock().told = true;
     }
@@ -163,14 +163,14 @@ impl Owned {
         }
     }
 
-    /// Returns what tells of the source: itself, and the names that the kernel knows; `None` if the
-    /// source is on no disk.
+    /// Returns the source, and the names that the kernel knows; `None` if the source is on no
+    /// disk.
     pub(crate) fn source_and_names(&self) -> Option<(Arc<OwnedFd>, BorrowedFd<'_>)> {
         let source = self.state.lock().source.clone()?;
         Some((source, self.names.as_fd()))
     }
 
-    /// Returns what is kept over the node's own death, with what each is.
+    /// Returns the descriptors that outlive the node, with the kind of each.
     pub(crate) fn kept(&self) -> Vec<(KeptDescriptor, Arc<OwnedFd>)> {
         let mut kept = Vec::new();
         match self.device.try_clone() {
@@ -188,13 +188,13 @@ impl Owned {
         kept
     }
 
-    /// Returns what tells that the session is over: the device has an error then. No other event
-    /// is waited for, so that requests wake nobody.
+    /// Returns an event for the end of the session: the device has an error then. No other event is
+    /// waited for, so that requests wake no thread.
     pub(crate) fn end(&self) -> PollFd<'_> {
         PollFd::new(self.device.as_fd(), PollFlags::empty())
     }
 
-    /// Notes that a worker is being asked to serve it. Fails if it is over or was given up.
+    /// Notes that a worker is requested to serve it. Fails if it is over or was given up.
     pub(crate) fn ask(&self, worker: &Arc<Worker>) -> bool {
         let mut state = self.state.lock();
         if state.over || matches!(state.service, Service::GivenUp(_)) {
@@ -204,7 +204,7 @@ impl Owned {
         true
     }
 
-    /// Notes that the worker serves it, and what the kernel was told; unless it has died since.
+    /// Notes that the worker serves it, and its FUSE_INIT response; unless it has died since.
     pub(crate) fn served(&self, worker: &Arc<Worker>, hello: Vec<u8>) {
         let mut state = self.state.lock();
         let first = state.hello.answer.is_empty();
@@ -221,14 +221,14 @@ impl Owned {
         }
     }
 
-    /// Notes that a worker serves it that an earlier node has asked to.
+    /// Notes that a worker serves it that an earlier node had requested.
     pub(crate) fn found(&self, worker: &Arc<Worker>) {
         let mut state = self.state.lock();
         state.service = Service::By(Arc::clone(worker));
         state.alone_since = None;
     }
 
-    /// Notes that nobody serves it, after a worker refused.
+    /// Notes that it has no worker, after one refused.
     pub(crate) fn refused(&self, worker: &Arc<Worker>) {
         let mut state = self.state.lock();
         if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
@@ -236,8 +236,8 @@ impl Owned {
         }
     }
 
-    /// Notes that its worker died, and says what is to be done. `None` if that worker was not the
-    /// one that serves it, or if it is over.
+    /// Notes that its worker died, and returns the next step. `None` if that worker was not the one
+    /// that serves it, or if the mount is over.
     pub(crate) fn lost(&self, worker: &Arc<Worker>, at: Instant, cause: Cause) -> Option<Verdict> {
         let mut state = self.state.lock();
         let (Service::By(its) | Service::Asked(its)) = &state.service else {
@@ -259,13 +259,13 @@ impl Owned {
         Some(state.deaths.note(at, cause))
     }
 
-    /// Notes that nobody will serve it any more.
+    /// Notes that it will not be served any more.
     pub(crate) fn give_up(&self, why: String) {
         self.state.lock().service = Service::GivenUp(why);
         self.changed.notify_all();
     }
 
-    /// Waits until somebody serves it or nobody will, and returns what came true by `deadline`.
+    /// Waits until it is served or given up, at most until `deadline`, and returns its state.
     pub(crate) fn wait_until_served(&self, deadline: Instant) -> Service {
         let mut state = self.state.lock();
         while matches!(state.service, Service::Nobody | Service::Asked(_)) && !state.over {
@@ -276,7 +276,7 @@ impl Owned {
         state.service.clone()
     }
 
-    /// Takes the private mount out: the visible one is gone. Returns whether it was there.
+    /// Takes the private mount out: the visible one is gone. Returns whether there was one.
     pub(crate) fn take_private(&self) -> Option<Arc<OwnedFd>> {
         let private = self.state.lock().private.take();
         self.changed.notify_all();
@@ -288,7 +288,7 @@ impl Owned {
         self.state.lock().over
     }
 
-    /// Notes that it is over: its record is written no more, and its source is closed.
+    /// Notes that it is over: its record is not written any more, and its source is closed.
     pub(crate) fn set_over(&self) {
         let source = {
             let mut state = self.state.lock();
@@ -340,7 +340,7 @@ impl Owned {
         self.state.lock().last_gap
     }
 
-    /// Returns what there is to tell of it, with what its worker just said if it did.
+    /// Returns its status, with the worker's latest status if there is one.
     pub(crate) fn view(&self, heard: Option<MountStatus>) -> MountView {
         let mut state = self.state.lock();
         let answered = heard.is_some();

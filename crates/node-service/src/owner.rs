@@ -1,4 +1,4 @@
-//! The node: what it has, and how it answers what it is asked.
+//! The node: its state, and the handlers of requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ const PREWARM: Duration = Duration::from_secs(600);
 /// How long the change of a boot image may take: it is opened, and compared with the source.
 const SWAP: Duration = Duration::from_secs(60);
 
-/// What the node is told once, when it starts.
+/// Settings of the node, from its start.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// At most so many mounts.
@@ -47,7 +47,7 @@ pub(crate) struct Config {
     pub kept_by: String,
     /// Records that could not be read when it started.
     pub damaged: Vec<PathBuf>,
-    /// The store and the tiers that it was told of.
+    /// The store and the tiers.
     pub store: StoreSettings,
     /// The tiers that it moves boot images between, if it does.
     pub tiers: Option<Watched>,
@@ -73,7 +73,7 @@ pub(crate) struct Tools {
 /// The node.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    /// Itself, for its threads.
+    /// A reference to itself, for its threads.
     pub me: Weak<Self>,
     pub config: Config,
     pub run_dir: RunDir,
@@ -88,7 +88,7 @@ pub(crate) struct Owner {
     pub upgrading: Mutex<()>,
     /// Ends the process, to be started again.
     pub end: Interrupt,
-    /// By key. Never held while anything is asked or waited for.
+    /// By key. Never held during a request or a wait.
     mounts: Mutex<BTreeMap<String, Arc<Owned>>>,
     draining: AtomicBool,
     restarting: AtomicBool,
@@ -132,7 +132,7 @@ impl Owner {
         self.draining.load(SeqCst)
     }
 
-    /// Says what stays when the node ends.
+    /// Logs which mounts remain when the node ends.
     pub(crate) fn leave(&self) {
         for device in self.devices.all() {
             device.leave_socket();
@@ -175,12 +175,12 @@ impl Owner {
         mounts.insert(mount.key.clone(), Arc::clone(mount));
     }
 
-    /// Returns whether a mount is still there, if only for those who use it.
+    /// Returns whether a mount still exists, if only for its remaining users.
     pub(crate) fn has(&self, mount: &Owned) -> bool {
         self.mounts.lock().contains_key(&mount.key)
     }
 
-    /// Takes a mount out, and returns whether it was there.
+    /// Removes a mount, and returns whether it was there.
     pub(crate) fn remove(&self, mount: &Arc<Owned>) -> bool {
         let mut mounts = self.mounts.lock();
         let there = mounts
@@ -222,7 +222,7 @@ impl Owner {
         }
     }
 
-    /// Returns the view of one mount, as its worker tells it if that answers in time.
+    /// Returns the view of one mount, from its worker if that responds in time.
     pub(crate) fn view_of(&self, mount: &Arc<Owned>) -> MountView {
         let worker = match mount.service() {
             Service::By(worker) if worker.answers() => vec![worker],
@@ -369,7 +369,7 @@ impl NodeControl for Owner {
     }
 }
 
-/// What a worker's answer means to whoever asked for something about a mount.
+/// What a worker's response means for the caller of a request about a mount.
 fn unexpected(id: &str, answer: WorkerResponse) -> NodeError {
     match answer {
         WorkerResponse::Refused { fault, why } => match fault.error(why) {

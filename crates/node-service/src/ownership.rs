@@ -1,4 +1,4 @@
-//! One node for a run directory: who has the right to own its mounts.
+//! The lock that makes sure that a run directory has one node.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -24,19 +24,19 @@ const PID_BYTES: u64 = 16;
 pub(crate) struct Ownership(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
 
 impl Ownership {
-    /// Takes it.
+    /// Takes the lock of a run directory.
     ///
     /// # Errors
-    /// If another node has it, which is named.
+    /// If another node holds it; the error names that node.
     pub(crate) fn take(run_dir: &RunDir) -> anyhow::Result<Self> {
         Self::of(&path(run_dir), |owner| taken(run_dir, owner))
     }
 
-    /// Takes the right to the list of mounts that are to be there after a reboot: two nodes would make the
-    /// same mounts then, and each forget those of the other.
+    /// Takes the lock of the list of desired mounts: two nodes would make the same mounts after a
+    /// reboot, and each would remove those of the other.
     ///
     /// # Errors
-    /// If another node has it, which is named.
+    /// If another node holds it; the error names that node.
     pub(crate) fn take_state(dir: &Path) -> anyhow::Result<Self> {
         Self::of(&state_path(dir), |owner| state_taken(dir, owner))
     }
@@ -86,7 +86,7 @@ impl Ownership {
     }
 }
 
-/// Returns the error of somebody who wants to own what is owned by the process `owner`, if that is
+/// Returns the error for a process that needs a lock that the process `owner` holds, if that is
 /// known.
 pub(crate) fn taken(run_dir: &RunDir, owner: Option<u32>) -> anyhow::Error {
     let owner = owner.map_or_else(String::new, |pid| format!(" (process {pid})"));

@@ -1,4 +1,4 @@
-//! Whether a mount can be made at a place: what a spec must say, and what may be there already.
+//! Checks whether a mount can be made at a place: the specification, and what is mounted there already.
 
 use node_records::dead::is_dead;
 
@@ -15,10 +15,10 @@ use node_api::spec::{MountSpec, SourceLocation};
 /// So many dead mounts on top of each other are cleared away.
 const STACKED: usize = 16;
 
-/// Checks what a spec says of paths and numbers, and returns the id of its place.
+/// Checks paths and numbers of a specification, and returns the id of its place.
 ///
 /// # Errors
-/// [`NodeError::Invalid`], with what is wrong.
+/// [`NodeError::Invalid`], with the reason.
 pub(crate) fn check(spec: &MountSpec) -> Result<String, NodeError> {
     let invalid = |why: String| Err(NodeError::Invalid(why));
     let place = match spec.place() {
@@ -63,11 +63,11 @@ pub(crate) fn check(spec: &MountSpec) -> Result<String, NodeError> {
     }
 }
 
-/// Makes sure that nothing else is mounted at a place, and clears away what dead daemons left
-/// there. In place, over its own source, a mount may lie on whatever that is.
+/// Checks that nothing else is mounted at a place, and unmounts what dead daemons left there.
+/// In place, over its own source, a mount may cover any other.
 ///
 /// # Errors
-/// [`NodeError::Conflict`] if something is there that is not ours to take away.
+/// [`NodeError::Conflict`] if another mount is there that must not be removed.
 pub(crate) fn make_free(spec: &MountSpec, run_dir: &RunDir) -> Result<(), NodeError> {
     let place = &spec.mountpoint;
     // The list of mounts may have hundreds of lines.

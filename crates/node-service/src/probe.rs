@@ -1,4 +1,4 @@
-//! Asking workers how they are: for whoever wants to know, and to find those that hang.
+//! Requests for the status of workers: for clients of the API, and to find workers that hang.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct Statuses {
     pub devices: HashMap<String, DeviceStatus>,
 }
 
-/// Asks all of them at once, and returns what came back in time, with those that did not answer.
+/// Requests the status of all at once, and returns the responses in time, and the workers that did not respond.
 pub(crate) fn ask_all(workers: &[Arc<Worker>], patience: Duration) -> (Statuses, Vec<Arc<Worker>>) {
     ask_about(workers, None, patience)
 }
@@ -82,11 +82,11 @@ pub(crate) fn ask_about(
     (heard, silent)
 }
 
-/// Starts to probe all workers again and again, on a thread of its own that ends when there is no node to ask for
-/// them.
+/// Starts to probe all workers periodically, on a thread of its own that ends with the
+/// node.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// If no thread can be started.
 pub(crate) fn start(
     workers: impl Fn() -> Option<Vec<Arc<Worker>>> + Send + 'static,
 ) -> anyhow::Result<()> {

@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Owner {
-    /// Makes the desired mounts that are not there, a few at a time. One that cannot be made holds up no
-    /// other.
+    /// Makes the desired mounts that are missing, a few at a time. One that cannot be made does not delay
+    /// the others.
     pub(crate) fn restore(&self) {
         match self.records.desired_mounts() {
             Ok(found) => {
@@ -73,10 +73,10 @@ impl Owner {
     }
 }
 
-/// Tries again and again what could not be restored, on a thread of its own.
+/// Retries the mounts that could not be restored, on a thread of its own.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// If no thread can be started.
 pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
     let retry = move || {
         let mut pause = PAUSE;

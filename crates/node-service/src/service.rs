@@ -50,13 +50,13 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// At most so many mounts.
     pub most_mounts: usize,
-    /// Who the workers are; `None` if they are who the node is.
+    /// The user of the workers; `None` if it is the node's.
     pub worker_user: Option<Identity>,
     /// The store whose boot images lie on tiers, and the tiers file.
     pub store: StoreSettings,
 }
 
-/// Runs the node, or the keeper that starts it, until it is told to end.
+/// Runs the node, or the keeper that starts it, until it receives a request to end.
 ///
 /// # Errors
 /// If the directories cannot be used, or another node uses them.
@@ -81,10 +81,10 @@ pub fn run(settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
-/// Is the keeper of the node that started this process.
+/// Runs as the keeper of the node that started this process.
 ///
 /// # Errors
-/// If that is gone.
+/// If that node has ended.
 pub fn keep_parent(settings: &Settings) -> anyhow::Result<()> {
     let inherited = Inherited::take(&variables())?;
     let lock = keeper_lock(&RunDir::open(&settings.run_dir)?);

@@ -1,5 +1,5 @@
-//! A new node finds what an earlier one has left: descriptors with the keeper, records in the run
-//! directory, and workers that went on serving.
+//! The start of a node after an earlier one: it takes over descriptors from the keeper, records from the
+//! run directory, and workers that are still running.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Owner {
     /// `returned` is what the keeper had, by the device number of the mount.
     ///
     /// # Errors
-    /// If the records cannot be listed. One that is of no use is left out.
+    /// If the records cannot be listed. One that is unusable is skipped.
     pub(crate) fn take_over(
         &self,
         instances: Vec<Instance>,

@@ -1,4 +1,4 @@
-//! The desired mounts that are not there.
+//! The desired mounts that could not be made.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
 use node_api::view::MountView;
 
-/// The desired mounts that are not there, and why.
+/// The desired mounts that could not be made, and why.
 #[derive(Debug, Default)]
 pub(crate) struct Unrestored {
     desired_mounts: Mutex<BTreeMap<String, (MountSpec, String)>>,
@@ -17,7 +17,7 @@ pub(crate) struct Unrestored {
 }
 
 impl Unrestored {
-    /// Takes one out: it is made, or nobody desires it any more. Returns whether it was there.
+    /// Removes one that is made, or not desired any more. Returns whether it was there.
     pub(crate) fn remove(&self, id: &str) -> bool {
         let removed = self.desired_mounts.lock().remove(id);
         self.changed.notify_all();
@@ -51,7 +51,7 @@ impl Unrestored {
         }
     }
 
-    /// Returns what there is to tell of one.
+    /// Returns the view of one.
     pub(crate) fn view(&self, id: &str) -> Option<MountView> {
         let desired_mounts = self.desired_mounts.lock();
         desired_mounts
@@ -59,7 +59,7 @@ impl Unrestored {
             .map(|(spec, why)| view(id, spec, why))
     }
 
-    /// Returns what there is to tell of all.
+    /// Returns the views of all.
     pub(crate) fn views(&self) -> Vec<MountView> {
         let desired_mounts = self.desired_mounts.lock();
         desired_mounts

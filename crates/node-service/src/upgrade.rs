@@ -1,4 +1,4 @@
-//! Another program under living mounts.
+//! Replacing the program while mounts are served.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

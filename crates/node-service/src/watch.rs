@@ -1,5 +1,5 @@
-//! What happens to mounts without the node: somebody unmounts one, its last user lets go, or
-//! somebody ends its connection.
+//! Events that end mounts without the node: an unmount by another program, the end of the last user,
+//! or the end of the FUSE connection.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -26,7 +26,7 @@ const IDLE_LOOKS: u32 = 10;
 /// Starts the watch, on a thread of its own that ends with the node.
 ///
 /// # Errors
-/// If there is no thread to be had, or the table cannot be opened.
+/// If no thread can be started, or the mount table cannot be opened.
 pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
     let mut table = File::open("/proc/self/mountinfo").context("opening the list of mounts")?;
     let watch = move || {

@@ -1,10 +1,10 @@
-//! What the node and its workers say to each other.
+//! The protocol between the node and its workers.
 //!
-//! A worker listens on `<run-dir>/workers/<pid>.sock`. Each connection carries one question and one
-//! answer: a header (protocol, length), JSON, and beside the header of an adoption the descriptors
-//! of the mount. Both sides give up when a deadline passes. A node and a worker of different
-//! releases understand each other as long as the protocol's number is the same; otherwise they
-//! say so in words.
+//! A worker listens on `<run-dir>/workers/<pid>.sock`. Each connection carries one request and one
+//! response: a header (protocol, length), JSON, and, with an adoption, the descriptors of the mount.
+//! Both sides give up after a deadline. A node and a worker of different releases understand each
+//! other as long as the number of the protocol is the same; otherwise they return an error that says
+//! so.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ use node_api::status::MountStatus;
 /// What a worker writes to its standard output, once, when it listens.
 pub(crate) const READY: &str = "ready";
 
-/// What the node may ask.
+/// A request of the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask")]
 pub(crate) enum WorkerRequest {
@@ -42,7 +42,7 @@ pub(crate) enum WorkerRequest {
         #[serde(default)]
         id: Option<String>,
     },
-    /// Bring the boot image of a mount into its page cache, and answer when that is done.
+    /// Loads the boot image of a mount into its page cache, and responds when that is done.
     Prewarm {
         /// The mount.
         id: String,
@@ -53,28 +53,28 @@ pub(crate) enum WorkerRequest {
     Swap {
         /// The mount.
         id: String,
-        /// From which.
+        /// The boot image.
         boot: BootChoice,
     },
-    /// Write down what a mount was asked for since the last time this was asked, as a trace, into
-    /// the file that travels beside the question.
+    /// Writes the requests of a mount since the last `Heard` as a trace, into the file that is sent
+    /// with this request.
     Heard {
         /// The mount.
         id: String,
     },
-    /// The visible mount is gone: let go of the private one and of what is held in it, and serve
-    /// those who remain.
+    /// Releases the private mount and the files held in it, since the visible mount is gone; the
+    /// remaining users are served.
     LetGo {
         /// The mount.
         id: String,
     },
-    /// The session of a mount is over: answer when everything that was open for it is closed.
+    /// The session of a mount is over: responds when everything that was open for it is closed.
     Close {
         /// The mount.
         id: String,
     },
-    /// Have the node connect to the block service from now on: it is asked over the socket that travels
-    /// beside the question.
+    /// Has the node make connections to the block service from now on, on requests over the socket
+    /// that is sent with this request.
     Connections,
     /// Give the descriptors of a mount: the node has lost its own.
     Hand {
@@ -101,20 +101,20 @@ pub(crate) enum WorkerRequest {
 pub(crate) struct Adoption {
     /// Its name.
     pub id: String,
-    /// What it is to be.
+    /// Its specification.
     pub spec: MountSpec,
     /// The FUSE handshake (FUSE_INIT) with the kernel.
     pub hello: HelloBytes,
 }
 
-/// What a worker answers.
+/// A response of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub(crate) enum WorkerResponse {
-    /// To [`WorkerRequest::Adopt`]: it is served. What the kernel was told in the first talk, whether
-    /// by this worker or an earlier one.
+    /// To [`WorkerRequest::Adopt`]: the mount is served. Has the FUSE_INIT response of this or of an
+    /// earlier worker.
     Adopted {
-        /// The whole answer.
+        /// The whole FUSE_INIT response.
         #[serde(with = "node_records::hex")]
         hello: Vec<u8>,
     },
@@ -131,14 +131,14 @@ pub(crate) enum WorkerResponse {
     Attached(DeviceStatus),
     /// It was not done.
     Refused {
-        /// Whose fault it is.
+        /// The kind of fault.
         fault: Fault,
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
     },
 }
 
-/// A worker, as it tells of itself.
+/// The status of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct WorkerStatus {
     /// The program's version.
@@ -156,9 +156,9 @@ pub(crate) struct WorkerStatus {
 pub(crate) enum Fault {
     /// There is no such mount here.
     Unknown,
-    /// What was asked makes no sense.
+    /// The request makes no sense.
     Invalid,
-    /// It cannot be done as things stand.
+    /// The present state does not allow it.
     Conflict,
     /// Everything else.
     Failed,
@@ -177,11 +177,11 @@ impl Fault {
     }
 }
 
-/// Asks the worker `pid`, which listens on `socket` and must answer within `patience`.
+/// Sends a request to the worker `pid`, which listens on `socket` and must respond within `patience`.
 ///
 /// # Errors
-/// If it is not there, or another process listens in its place, if it does not answer in time, or speaks another protocol. What it refuses is an
-/// answer. Returns the descriptors that came beside the answer, too.
+/// If no worker listens there, or another process does, if it does not respond in time, or speaks another protocol. A
+/// refusal is a response. Returns the descriptors that came with the response, too.
 pub(crate) fn ask(
     (pid, socket): (u32, &Path),
     question: &WorkerRequest,

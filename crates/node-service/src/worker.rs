@@ -1,9 +1,9 @@
 //! `yolofs worker`: the process that serves mounts and devices of the node.
 //!
 //! It owns nothing: the node made the mounts, holds their descriptors, and gives them to another
-//! worker when this one dies, which may be at any moment. So nothing is ever put off until an
-//! orderly end, and whatever goes wrong beyond one request ends the process: its successor does
-//! better than a worker that limps.
+//! worker when this one dies, which may be at any moment. So nothing is deferred until an orderly
+//! end, and a failure beyond one request ends the process: its successor serves better than a
+//! worker in an unknown state.
 
 mod access_log;
 mod changes;
@@ -51,7 +51,7 @@ const OOM_SCORE: &str = "-800";
 /// What a worker is started as.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerSettings {
-    /// Whom it becomes before anything is served.
+    /// The user that it becomes before it serves.
     pub user: Option<Identity>,
     /// Which kind of worker it is.
     pub kind: WorkerKind,
@@ -96,10 +96,10 @@ fn confine(args: WorkerSettings) -> anyhow::Result<Connections> {
     Ok(asking.map_or(Connections::Own, |asking| asking.connections))
 }
 
-/// Serves until there is nothing to serve.
+/// Serves until no mount is left.
 ///
 /// # Errors
-/// If nobody can ask it.
+/// If it cannot listen for requests.
 pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
     mounting::buffers::map_large();
     mounting::descriptors::allow_many_files();

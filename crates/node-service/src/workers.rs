@@ -57,7 +57,7 @@ pub(crate) struct Worker {
     current: AtomicBool,
     /// Was killed on purpose, to be replaced.
     replaced: AtomicBool,
-    /// Probes in a row that it did not answer.
+    /// Consecutive probes without a response.
     missed: AtomicU32,
 }
 
@@ -87,10 +87,10 @@ impl Worker {
         })
     }
 
-    /// Asks it something that needs no descriptors.
+    /// Sends it a request without descriptors.
     ///
     /// # Errors
-    /// If it does not answer in time.
+    /// If it does not respond in time.
     pub(crate) fn ask(
         &self,
         question: &WorkerRequest,
@@ -99,10 +99,10 @@ impl Worker {
         Ok(self.ask_with(question, &[], patience)?.0)
     }
 
-    /// Asks it something that descriptors go with, and returns those that came with the answer.
+    /// Sends it a request with descriptors, and returns those that came with the response.
     ///
     /// # Errors
-    /// If it does not answer in time.
+    /// If it does not respond in time.
     pub(crate) fn ask_with(
         &self,
         question: &WorkerRequest,
@@ -113,16 +113,21 @@ impl Worker {
         wire::ask(address, question, beside, patience)
     }
 
-    /// Connects to the block service of its mount for it from now on, if that listens at a socket in the
-    /// file system.
+    /// Makes its connections to the block service of its mount from now on, if the service listens at a
+    /// socket in the file system.
     ///
     /// # Errors
-    /// If it does not take that, as one of an earlier release, which connects by itself.
+    /// If the worker refuses, as one of an earlier release does, which connects by itself.
     pub(crate) fn connect_for(&self, spec: &MountSpec) -> anyhow::Result<()> {
-        let Some(service) = spec.nic.as_ref().and_then(connector::socket) else {
+        let services = spec
+            .nic
+            .as_ref()
+            .map(connector::sockets)
+            .unwrap_or_default();
+        if services.is_empty() {
             return Ok(());
-        };
-        let link = connector::serve(service)?;
+        }
+        let link = connector::serve(&services)?;
         let question = WorkerRequest::Connections;
         match self.ask_with(&question, &[link.as_fd()], LINK)? {
             (WorkerResponse::Done, _) => Ok(()),
@@ -145,7 +150,7 @@ impl Worker {
         self.kill();
     }
 
-    /// Ends it if it has nothing to serve; returns whether it has ended. It takes no more then.
+    /// Ends it if it has no mounts, and returns whether it has ended. It accepts no more then.
     pub(crate) fn end_if_idle(&self) -> bool {
         {
             let mut mounts = self.mounts.lock();
@@ -166,7 +171,7 @@ impl Worker {
         self.current.load(SeqCst)
     }
 
-    /// Notes whether it has answered a probe, and returns how many it missed in a row.
+    /// Notes whether it has responded to a probe, and returns how many it missed in a row.
     pub(crate) fn probed(&self, answered: bool) -> u32 {
         if answered {
             self.missed.store(0, SeqCst);
@@ -280,13 +285,13 @@ const BY_OTHERS: [Signal; 5] = [
 #[derive(Debug)]
 pub(crate) struct Pool {
     run_dir: PathBuf,
-    /// Who the workers are; `None` if they are who the node is.
+    /// The user of the workers; `None` if it is the node's.
     user: Option<Identity>,
     /// Variables of the environment that workers get.
     told: Vec<(&'static str, OsString)>,
     program: Mutex<PathBuf>,
     workers: Mutex<Vec<Arc<Worker>>>,
-    /// Held while one is started, so that those who come meanwhile share it.
+    /// Held while one is started, so that concurrent callers share it.
     starting: Mutex<()>,
 }
 
@@ -294,7 +299,7 @@ impl Pool {
     /// Returns one without workers, which will run `program` as `user`, with the variables `told`.
     ///
     /// # Errors
-    /// If there is no directory for their sockets.
+    /// If the directory of their sockets cannot be made.
     pub(crate) fn new(
         run_dir: &Path,
         program: PathBuf,
@@ -322,7 +327,7 @@ impl Pool {
         }
     }
 
-    /// Returns all of them.
+    /// Returns all workers.
     pub(crate) fn all(&self) -> Vec<Arc<Worker>> {
         self.workers.lock().clone()
     }
@@ -377,10 +382,10 @@ impl Pool {
         self.workers.lock().iter().find(fits).cloned()
     }
 
-    /// Takes in a worker that an earlier node has started, for mounts of this kind.
+    /// Adds a worker that an earlier node has started, for mounts of this kind.
     ///
     /// # Errors
-    /// If it is not there any more.
+    /// If it has ended.
     pub(crate) fn find(
         &self,
         process: ProcessRef,
@@ -423,7 +428,7 @@ fn sweep(sockets: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether whoever has bound a socket is gone: its number may be another process's already.
+/// Returns whether the process that bound a socket is gone: its number may be another process's already.
 fn nobody_listens(socket: &Path) -> bool {
     let answer = UnixStream::connect(socket);
     answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)

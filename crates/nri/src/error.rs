@@ -7,29 +7,29 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NriError {
-    /// Nobody listens at the socket.
+    /// No process listens at the socket.
     #[error("connecting to {}", socket.display())]
     Connect {
         /// The socket.
         socket: PathBuf,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
     /// The connection broke.
     #[error("the connection to the runtime broke while {doing}")]
     Io {
-        /// What was going on.
+        /// The operation.
         doing: &'static str,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
     /// The runtime closed the connection.
     #[error("the runtime closed the connection while {doing}")]
     Closed {
-        /// What was going on.
+        /// The operation.
         doing: &'static str,
     },
-    /// The runtime did not answer in time.
+    /// The runtime did not respond in time.
     #[error("the runtime did not answer the registration within {secs} s")]
     NoAnswer {
         /// The seconds.
@@ -38,25 +38,25 @@ pub enum NriError {
     /// A frame or a message is longer than any may be.
     #[error("{what} of {bytes} bytes is longer than {max}")]
     TooLong {
-        /// What.
+        /// The item that is too long.
         what: &'static str,
         /// Its length.
         bytes: u64,
         /// The longest.
         max: u64,
     },
-    /// A message is none.
+    /// A message cannot be decoded.
     #[error("{what} cannot be decoded")]
     Message {
-        /// Which one.
+        /// The message.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: prost::DecodeError,
     },
     /// The runtime refused the plugin.
     #[error("the runtime refused the plugin: {why}")]
     Refused {
-        /// What it said.
+        /// Its message.
         why: String,
     },
 }

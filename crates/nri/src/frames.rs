@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use crate::error::NriError;
 use crate::ttrpc::{self, Message};
 
-/// The connection on which the runtime asks the plugin.
+/// The connection on which the runtime sends requests to the plugin.
 pub(crate) const PLUGIN: u32 = 1;
-/// The connection on which the plugin asks the runtime.
+/// The connection on which the plugin sends requests to the runtime.
 pub(crate) const RUNTIME: u32 = 2;
 
 const HEADER: usize = 8;
@@ -22,17 +22,17 @@ const FRAME_MAX: usize = ttrpc::HEADER + ttrpc::LENGTH_MAX;
 /// Puts messages together from the bytes of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    /// What was read and is no whole frame yet.
+    /// Received bytes of an incomplete frame.
     pending: Vec<u8>,
     /// What came of each connection and is no whole message yet: at most one message and one frame.
     streams: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Frames {
-    /// Takes bytes that were read.
+    /// Adds received bytes.
     ///
     /// # Errors
-    /// If a frame or a message is longer than any may be.
+    /// If a frame or a message is longer than the limit.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), NriError> {
         self.pending.extend_from_slice(bytes);
         while let Some((connection, length)) = self.header()? {
@@ -68,10 +68,10 @@ impl Frames {
         }
     }
 
-    /// Takes out the next message, and says on which connection it came.
+    /// Removes and returns the next message, with its connection.
     ///
     /// # Errors
-    /// If it is longer than any may be.
+    /// If it is longer than the limit.
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Message)>, NriError> {
         for (connection, stream) in &mut self.streams {
             if let Some((message, length)) = Message::read(stream)? {

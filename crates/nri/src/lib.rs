@@ -1,14 +1,14 @@
-//! A plugin of the Node Resource Interface (NRI): it hears of pods and containers before they start.
+//! A plugin of the Node Resource Interface (NRI): it is notified of pods and containers before they start.
 //!
-//! containerd (2.0 and later, 1.7 if configured) listens on a socket for plugins. A plugin registers, says
-//! which events it wants, and is asked about each of them; the pod waits for the answer. This one only
-//! listens: it changes nothing of a container, and answers before it does anything else.
+//! containerd (2.0 and later, 1.7 if configured) listens on a socket for plugins. A plugin registers, subscribes
+//! to events, and receives a request for each of them; the pod waits for the response. This one only
+//! observes: it changes nothing of a container, and responds before it does anything else.
 //!
 //! - [`Session`]: one connection, from registration until either side ends it.
-//! - [`Listener`]: who hears of pods and containers.
+//! - [`Listener`]: receives the events of pods and containers.
 //!
-//! The interface is ttrpc (protobuf messages with a header of ten bytes) in frames that say which of two
-//! connections they belong to. All lengths are bounded before memory is taken.
+//! The interface is ttrpc (protobuf messages with a header of ten bytes) in frames that name one of two
+//! connections. All lengths are bounded before memory is allocated.
 //!
 //! ```
 //! use nri::{Identity, NriError, Session};

@@ -1,4 +1,4 @@
-//! The messages of the interface, with the fields that are used here. Decoding passes over all others.
+//! The messages of the interface, with the fields that are used here. Decoding skips all others.
 
 use std::collections::HashMap;
 
@@ -31,12 +31,12 @@ pub struct Container {
     /// Its name in the pod.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Its image: runtimes before containerd 2.4 do not say.
+    /// Its image: runtimes before containerd 2.4 do not send it.
     #[prost(message, optional, tag = "22")]
     pub image: Option<Image>,
 }
 
-/// The image of a container. What is not known is empty.
+/// The image of a container. Unknown fields are empty.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Image {
     /// Its name in full.
@@ -77,7 +77,7 @@ pub(crate) struct Synchronize {
     pub(crate) more: bool,
 }
 
-/// A container that is there already.
+/// An existing container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SyncedContainer {
     #[prost(string, tag = "2")]

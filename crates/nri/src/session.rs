@@ -1,4 +1,4 @@
-//! A session with the runtime: registered once, then asked about each event.
+//! A session with the runtime: one registration, then a request for each event.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read as _, Write as _};
@@ -36,7 +36,7 @@ const CREATE_CONTAINER: i32 = 4;
 /// The events that are asked for: a bit for each number, from 1.
 const WANTED: i32 = 1 << (RUN_POD_SANDBOX - 1) | 1 << (CREATE_CONTAINER - 1);
 
-/// Who a plugin is to its runtime.
+/// The identity of a plugin at its runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     name: String,
@@ -44,7 +44,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of a plugin: of two with other indexes, the lower is asked first. Only its last
+    /// Returns the identity of a plugin: of two with different indexes, the lower is called first. Only its last
     /// two digits count.
     #[must_use]
     pub fn new(name: &str, index: u8) -> Self {
@@ -55,22 +55,22 @@ impl Identity {
     }
 }
 
-/// Hears of pods and containers. The runtime is answered before: what is done here delays nobody but the
-/// next event, so it is to return soon.
+/// Receives the events of pods and containers. The response to the runtime is sent before: the listener delays
+/// only the next event, so it must return soon.
 pub trait Listener {
-    /// Hears that the sandbox of a pod was made: none of its containers is there yet.
+    /// Notifies that the sandbox of a pod was made: none of its containers exists yet.
     fn pod_runs(&mut self, pod: &Pod);
 
-    /// Hears that a container of a pod is about to be made, or was there when the session began.
+    /// Notifies that a container of a pod is about to be made, or existed when the session began.
     fn container_is_made(&mut self, pod: &Pod, image: &Image);
 }
 
 /// Why a session ended in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The runtime ends.
+    /// The runtime ended it.
     Shutdown,
-    /// We were asked to end.
+    /// On request.
     Asked,
 }
 
@@ -79,9 +79,9 @@ pub enum Ended {
 pub struct Session {
     stream: UnixStream,
     frames: Frames,
-    /// Requests that came before the answer to the registration: the runtime does not wait for that.
+    /// Requests that came before the response to the registration: the runtime does not wait for that.
     early: VecDeque<Message>,
-    /// Pods of which the runtime tells when a session begins.
+    /// Existing pods that the runtime sends when a session begins.
     pods: HashMap<String, Pod>,
 }
 
@@ -89,7 +89,7 @@ impl Session {
     /// Connects to the runtime that listens at `socket`, and registers.
     ///
     /// # Errors
-    /// If nobody listens there, or the runtime refuses the plugin or does not answer.
+    /// If no process listens there, or the runtime refuses the plugin or does not respond.
     pub fn register(socket: &Path, identity: &Identity) -> Result<Self, NriError> {
         let connect = |source| NriError::Connect {
             socket: socket.to_owned(),
@@ -153,10 +153,10 @@ impl Session {
         }
     }
 
-    /// Answers the runtime, and tells `listener` what it says, until it ends or `is_over` says so.
+    /// Responds to the runtime, and passes events to `listener`, until the runtime ends or `is_over` returns true.
     ///
     /// # Errors
-    /// If the connection breaks, or what comes is no message.
+    /// If the connection breaks, or a message is invalid.
     pub fn serve(
         &mut self,
         listener: &mut dyn Listener,

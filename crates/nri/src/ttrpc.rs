@@ -11,7 +11,7 @@ use crate::error::NriError;
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 10;
-/// The longest message that either side takes.
+/// The longest message that either side accepts.
 pub(crate) const LENGTH_MAX: usize = 4 << 20;
 
 /// The side that asked sends nothing more.
@@ -24,7 +24,7 @@ const UNIMPLEMENTED: i32 = 12;
 pub(crate) enum Kind {
     Request,
     Response,
-    /// Parts of streams, and what is not known.
+    /// Parts of streams, and unknown kinds.
     Other(u8),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Message {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A call.
+/// A request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Request {
     #[prost(string, tag = "1")]
@@ -50,7 +50,7 @@ pub(crate) struct Request {
     pub(crate) timeout_nano: i64,
 }
 
-/// Its outcome.
+/// Its response.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Response {
     #[prost(message, optional, tag = "1")]
@@ -69,11 +69,11 @@ pub(crate) struct Status {
 }
 
 impl Message {
-    /// Reads the message that some bytes begin with, and how many bytes it takes; `None` if it is not whole
-    /// yet.
+    /// Decodes the message at the beginning of some bytes, and returns its length; `None` if it is
+    /// incomplete.
     ///
     /// # Errors
-    /// If it is longer than any may be.
+    /// If it is longer than the limit.
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, NriError> {
         let Some((header, rest)) = bytes.split_at_checked(HEADER) else {
             return Ok(None);
@@ -108,7 +108,7 @@ impl Message {
         Ok(Some((message, HEADER + length)))
     }
 
-    /// Returns its bytes.
+    /// Encodes it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let length = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
         let (kind, flags) = match self.kind {

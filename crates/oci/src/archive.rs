@@ -24,7 +24,7 @@ use crate::{
 };
 
 const MANIFEST: &str = "manifest.json";
-/// Files of an archive. `docker save` writes three for each layer, and nobody saves a million.
+/// Files of an archive. `docker save` writes three for each layer, and no archive has a million.
 const ENTRIES_MAX: usize = 100_000;
 /// Links from one name to the next. Docker links a layer that occurs twice to its first place.
 const LINKS_MAX: usize = 4;

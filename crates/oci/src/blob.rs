@@ -5,22 +5,22 @@ use std::io::{self, Read};
 use blocks::Digest;
 use sha2::{Digest as _, Sha256};
 
-/// Why a blob is not what its name says.
+/// Why a blob does not match its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlobError {
     /// Its bytes have another digest.
     #[error("its digest is {found}, but the manifest says {expected}")]
     Digest {
-        /// What its name says.
+        /// The digest in its name.
         expected: Digest,
-        /// What it is.
+        /// The actual digest.
         found: Digest,
     },
-    /// It ends too early or goes on too long.
+    /// It has another length than expected.
     #[error("it has {found} bytes or more, but the manifest says {expected}")]
     Length {
-        /// What was said of it.
+        /// The expected length.
         expected: u64,
         /// Bytes seen so far.
         found: u64,
@@ -39,7 +39,7 @@ pub fn digest_of(bytes: &[u8]) -> Digest {
     Digest(Sha256::digest(bytes).into())
 }
 
-/// Reads to the end, and returns the SHA-256 of what was read and its length in bytes.
+/// Reads to the end, and returns the SHA-256 of the data and its length in bytes.
 ///
 /// # Errors
 /// Those of the reader.
@@ -49,16 +49,16 @@ pub fn digest_and_len(mut reader: impl Read) -> io::Result<(Digest, u64)> {
     Ok((Digest(hasher.finalize().into()), len))
 }
 
-/// A reader that counts and hashes what passes, and fails where a wrong blob ends.
+/// A reader that counts and hashes the data, and fails at the end of a wrong blob.
 ///
-/// What was read before the end is not known to be right: whoever reads uses nothing of it until
-/// the reader has said that there is no more.
+/// Data that was read before the end is not verified: callers must not use it until the reader has
+/// reported the end.
 #[derive(Debug)]
 pub struct Verified<R> {
     inner: R,
     hasher: Sha256,
     expected: Digest,
-    /// Bytes that it must have, if somebody said.
+    /// The expected length, if it is known.
     len: Option<u64>,
     seen: u64,
 }

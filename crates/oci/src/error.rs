@@ -16,25 +16,25 @@ pub enum ImageError {
     /// A file could not be read.
     #[error("cannot read {path}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A part of the image is not there.
+    /// A part of the image is missing.
     #[error("{path} has no {name:?}: it is not an image, or only a part of one")]
     Missing {
         /// The directory or archive.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         name: String,
     },
-    /// A blob is not what its name says.
+    /// A blob does not match its name.
     #[error("the blob {digest} is damaged")]
     Blob {
-        /// Which blob.
+        /// The blob.
         digest: Digest,
-        /// What is wrong with it.
+        /// The error.
         source: BlobError,
     },
     /// A document of the image cannot be used.
@@ -43,25 +43,25 @@ pub enum ImageError {
     /// A file that leads to the image cannot be decoded.
     #[error("the {what} cannot be decoded")]
     Json {
-        /// Which file.
+        /// The file.
         what: &'static str,
-        /// Where it goes wrong.
+        /// The error, with its place.
         source: serde_json::Error,
     },
     /// A file that leads to the image breaks a rule.
     #[error("the {what} is invalid: {rule}")]
     Rule {
-        /// Which file.
+        /// The file.
         what: &'static str,
-        /// What is wrong.
+        /// The broken rule.
         rule: &'static str,
     },
     /// A part is larger than is sensible.
     #[error("the {what} is too large: {bytes} bytes, at most {limit} are allowed")]
     TooLarge {
-        /// Which part.
+        /// The part.
         what: &'static str,
-        /// How large it is.
+        /// Its size.
         bytes: u64,
         /// How large it may be.
         limit: u64,
@@ -71,7 +71,7 @@ pub enum ImageError {
     NoSuchImage {
         /// The directory or archive.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested name.
         wanted: String,
         /// The names that are there, cut short.
         have: String,
@@ -87,7 +87,7 @@ pub enum ImageError {
     /// An archive is compressed as a whole, so its parts cannot be found.
     #[error("{path} is compressed: decompress it first (gunzip, unzstd)")]
     Compressed {
-        /// Which archive.
+        /// The archive.
         path: PathBuf,
     },
 }

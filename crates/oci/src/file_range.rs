@@ -42,10 +42,10 @@ pub(crate) trait Files {
     /// Returns what all of it is called in messages.
     fn path(&self) -> &Path;
 
-    /// Returns where the file of this name lies, if there is one.
+    /// Returns the place of the file of this name, if there is one.
     ///
     /// # Errors
-    /// If it cannot be told.
+    /// If it cannot be determined.
     fn find(&self, name: &str) -> Result<Option<FileRange>, ImageError>;
 
     /// Reads a small file.

@@ -1,4 +1,4 @@
-//! An image, wherever it lies.
+//! An image, independent of its storage.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::{ImageConfig, Verified};
 pub struct Image {
     /// What the layout or archive calls it, as it is written there: often only a tag.
     pub name: Option<String>,
-    /// The digest of its manifest for this platform; archives of old Dockers have none.
+    /// The digest of its manifest for this platform; archives of old Docker releases have none.
     pub manifest: Option<Digest>,
     /// The digest of its configuration: what Docker calls the image's ID.
     pub id: Digest,
@@ -30,15 +30,15 @@ pub struct Image {
 pub struct LayerBlob {
     /// The digest of the uncompressed tar.
     pub diff_id: Digest,
-    /// What its manifest says it is; empty if there is none.
+    /// The media type in its manifest; empty if there is none.
     pub media_type: String,
-    /// The digest of the bytes as they lie there, if somebody told it.
+    /// The digest of the stored bytes, if it is known.
     pub(crate) digest: Option<Digest>,
     pub(crate) place: FileRange,
 }
 
 impl LayerBlob {
-    /// Returns the layer whose tar, compressed or not, is a file of its own.
+    /// Returns the layer whose tar, compressed or not, is a separate file.
     ///
     /// # Errors
     /// If there is no such file.
@@ -62,8 +62,8 @@ impl LayerBlob {
         self.place.len
     }
 
-    /// Opens it. What is read is verified at its end if its digest is known; the diff ID is
-    /// verified by who unpacks it.
+    /// Opens it. The data is verified at its end if its digest is known; the unpacker verifies the diff
+    /// ID.
     ///
     /// # Errors
     /// If the file cannot be opened.

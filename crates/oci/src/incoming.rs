@@ -1,8 +1,8 @@
-//! Layers that are unpacked while they are being downloaded: when the last byte is there, next to
-//! nothing is left to do.
+//! Layers that are unpacked while they are being downloaded: after the last byte little work is
+//! left.
 //!
-//! One thread downloads and hashes the blob, the caller's own decompresses it, hashes the tar and
-//! writes its files. Between them waits a bounded part of the blob.
+//! One thread downloads and hashes the blob, the caller's thread decompresses it, hashes the tar and
+//! writes its files. A bounded part of the blob is queued between them.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ use crate::unpack::{Implied, Limits, UnpackError, Unpacked, unpack_stream};
 /// Bytes that are handed over at once: a network brings some kilobytes at a time, and each hand-over
 /// wakes a thread.
 const PIECE: usize = 256 << 10;
-/// Pieces that wait to be unpacked, 32 MiB in all: a network goes on while a disk is slow for a moment.
+/// Pieces that wait to be unpacked, 32 MiB in all: a network continues while a disk is slow for a moment.
 const PIECES: usize = 128;
 
 /// A layer that is to be downloaded.
@@ -32,23 +32,23 @@ pub struct Incoming<'a> {
     pub diff_id: Digest,
     /// The empty directory that it is unpacked into.
     pub into: &'a Path,
-    /// How much it may ask for.
+    /// The limits of the layer.
     pub limits: Limits,
 }
 
-/// Is told how the download of a layer proceeds, and may end it. Called by two threads.
+/// Receives the progress of a layer's download, and may cancel it. Called by two threads.
 pub trait DownloadWatch: Sync {
-    /// Is asked several times a second whether to go on; `came` bytes of the blob are there.
+    /// Called several times a second with the received bytes of the blob; breaks to cancel.
     fn at(&self, came: u64) -> ControlFlow<()>;
 
     /// Is given the next bytes of the blob. Nothing is verified before the end.
     fn came(&self, bytes: &[u8]) -> ControlFlow<()>;
 
-    /// Is told how many bytes of the tar were unpacked.
+    /// Called with the bytes of the tar that were unpacked.
     fn unpacked(&self, bytes: u64) -> ControlFlow<()>;
 }
 
-/// Why a layer is not there.
+/// Why fetching a layer failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IncomingError {
@@ -58,19 +58,19 @@ pub enum IncomingError {
     /// It could not be unpacked.
     #[error(transparent)]
     Unpack(UnpackError),
-    /// No thread could be had.
+    /// No thread could be started.
     #[error("cannot start a thread for a download")]
     Thread(#[source] io::Error),
-    /// Somebody wanted it to stop.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
 }
 
 /// Downloads a layer and unpacks it meanwhile. Blob and tar are verified when this returns without an
-/// error; otherwise, what is in the directory is to be thrown away.
+/// error; otherwise, the content of the directory must be discarded.
 ///
 /// # Errors
-/// If the registry does not give the blob or gives another one, if the tar is damaged, hostile or
+/// If the registry does not send the blob or sends another one, if the tar is damaged, hostile or
 /// larger than allowed, if the directory cannot be written to, or if `watch` cancels.
 pub fn fetch_layer(
     repository: &Repository,
@@ -112,7 +112,7 @@ pub fn fetch_layer(
 /// What the thread that downloads hands over.
 enum Piece {
     Bytes(Vec<u8>),
-    /// All of it was there, and is what it should be.
+    /// The end: all of it was read and verified.
     End,
 }
 

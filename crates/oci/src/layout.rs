@@ -33,7 +33,7 @@ const NAMES: [&str; 2] = [
 /// or its only image.
 ///
 /// # Errors
-/// If there is no such image, more than one could be meant, there is none for this platform, or a
+/// If there is no such image, several match, there is none for this platform, or a
 /// part is missing, damaged or too large.
 pub fn open(dir: &Path, wanted: Option<&str>, platform: &Platform) -> Result<Image, ImageError> {
     open_in(&Directory(dir.to_owned()), wanted, platform)

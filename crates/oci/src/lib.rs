@@ -1,15 +1,15 @@
 //! Container images outside an engine: references, layouts, archives, layers and registries.
 //!
-//! - [`Reference`] is what people call an image: `nginx`, `registry:5000/a/b:tag@sha256:…`.
-//! - [`layout`] and [`archive`] open images that lie in a directory or a tar; both give an
+//! - [`Reference`] is the name of an image: `nginx`, `registry:5000/a/b:tag@sha256:…`.
+//! - [`layout`] and [`archive`] open images in a directory or a tar; both return an
 //!   [`Image`]: its configuration and its layers, each with its diff ID.
-//! - [`unpack`] makes a directory of a layer, as overlayfs wants it, or its metadata and contents
+//! - [`unpack`] makes a directory of a layer, in overlayfs's format, or its metadata and contents
 //!   without one.
-//! - [`registry`] is the protocol: manifests, blobs, and artifacts that are about an image.
+//! - [`registry`] is the protocol: manifests, blobs, and artifacts that refer to an image.
 //! - [`fetch_layer`] does both at once: a layer is unpacked while it is being downloaded.
 //!
 //! Nothing here is trusted: every blob is verified by its digest while it is read, and every
-//! length is bounded before anything is allocated. Nothing here knows what a boot image is.
+//! length is bounded before memory is allocated. Nothing here depends on boot images.
 //!
 //! ```
 //! use oci::Reference;
@@ -44,5 +44,5 @@ pub use image::{Image, LayerBlob};
 pub use incoming::{DownloadWatch, Incoming, IncomingError, fetch_layer};
 pub use reference::{ParseReferenceError, Reference};
 
-/// Is told how many bytes are done, and says whether to go on.
+/// Receives the number of bytes done, and breaks to cancel.
 pub type Watch<'a> = &'a mut dyn FnMut(u64) -> std::ops::ControlFlow<()>;

@@ -1,4 +1,4 @@
-//! What people call an image.
+//! Names of images.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,11 +18,11 @@ const LATEST: &str = "latest";
 /// Bytes of registry and repository together, as engines allow them.
 const NAME_MAX: usize = 255;
 
-/// The name of an image, with everything that people leave out filled in:
+/// The name of an image, with all defaults filled in:
 /// `[registry[:port]/]name[:tag][@digest]`.
 ///
-/// It is displayed in full (`docker.io/library/nginx:latest`); [`familiar`](Self::familiar) is what
-/// people write.
+/// It is displayed in full (`docker.io/library/nginx:latest`); [`familiar`](Self::familiar) is the
+/// short form.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
     registry: String,
@@ -66,7 +66,7 @@ impl Reference {
         }
     }
 
-    /// Returns the name as people write it: what is the default is left out.
+    /// Returns the short form of the name: without defaults.
     #[must_use]
     pub fn familiar(&self) -> String {
         let mut text = if self.registry == HUB {
@@ -107,7 +107,7 @@ impl fmt::Display for Reference {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a name of an image: {text:?}: {rule}")]
 pub struct ParseReferenceError {
-    /// The text, cut short.
+    /// The text, truncated.
     pub text: String,
     /// The rule that it breaks.
     pub rule: &'static str,

@@ -1,9 +1,9 @@
 //! Registries: manifests, blobs and referrers of a repository, over HTTP.
 //!
-//! A [`Repository`] is synchronous: every call waits for its answer, with a deadline for each
-//! step and a watch that can stop it. What fails for a moment is tried again, a few times and
-//! later each time. A registry is not trusted: what it sends is bounded before it is kept, and
-//! verified by digest before it is given out.
+//! A [`Repository`] is synchronous: every call waits for its response, with a deadline for each
+//! step and a watch that can cancel it. Temporary errors are retried, a few times and
+//! with increasing delays. A registry is not trusted: its data is bounded before it is stored, and
+//! verified by digest before it is returned.
 
 mod blobs;
 mod docker_config;
@@ -31,7 +31,7 @@ pub struct RegistryConfig {
     pub transport: Transport,
     /// Credentials; anonymous without them.
     pub credentials: Option<Credentials>,
-    /// Hosts that may be told the password and give out tokens, beside those of the registry's domain.
+    /// Hosts that may receive the password and issue tokens, besides those of the registry's domain.
     pub token_hosts: Vec<String>,
     /// Networks that it may lead to, though they are further inside than it is itself.
     pub redirect_networks: Vec<Network>,
@@ -54,9 +54,9 @@ pub enum Transport {
 /// What one needs to do in a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Only read.
+    /// Reading.
     Pull,
-    /// Read and write.
+    /// Reading and writing.
     Push,
 }
 
@@ -69,7 +69,7 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Returns the repository of a reference. Nothing is asked yet.
+    /// Returns the repository of a reference. Sends no request yet.
     ///
     /// # Errors
     /// If an authority's certificate or the proxy cannot be used.
@@ -101,7 +101,7 @@ impl Repository {
 }
 
 /// Returns whether a registry (`localhost:5000`, `127.0.0.1`, `[::1]:80`) is on this machine, where
-/// nobody listens in.
+/// connections cannot be intercepted.
 #[must_use]
 pub fn is_loopback(registry: &str) -> bool {
     let host = match registry.rsplit_once(':') {

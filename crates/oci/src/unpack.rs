@@ -1,8 +1,8 @@
-//! A layer's tar made into a directory, as overlayfs wants its lower layers.
+//! Unpacking a layer's tar into a directory, in the format of overlayfs's lower layers.
 //!
-//! What the tar says is deleted becomes a whiteout (a character device 0/0), and a directory that
+//! Deletions in the tar become whiteouts (a character device 0/0), and a directory that
 //! replaces that of lower layers is marked opaque. Nothing is written outside the directory,
-//! whatever names and links say; what cannot be done safely is an error and not a guess.
+//! whatever the names and links; an operation that cannot be done safely is an error.
 
 mod attributes;
 mod decompress;
@@ -41,7 +41,7 @@ pub struct Unpacked {
     pub skipped_xattrs: u64,
 }
 
-/// What is wrong with a tar.
+/// The error in a tar.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TarError {
@@ -63,7 +63,7 @@ pub enum TarError {
     /// A hard link leads to a file that this layer has not.
     #[error("it is a hard link to {target:?}, which is not in this layer")]
     HardLink {
-        /// Where it leads.
+        /// Its target.
         target: String,
     },
     /// It has a device node.
@@ -72,7 +72,7 @@ pub enum TarError {
     /// Its files make no tree.
     #[error("its files do not form a tree")]
     Tree(#[from] blocks::TreeError),
-    /// Somebody wanted it to stop.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
 }
@@ -84,17 +84,17 @@ pub enum UnpackError {
     /// The blob, or the directory to write to, could not be opened.
     #[error("cannot open {path}")]
     Open {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The blob or its tar is not what it should be.
+    /// The blob or its tar is not valid.
     #[error("cannot unpack the layer {layer}")]
     Layer {
         /// The short diff ID of the layer.
         layer: String,
-        /// What is wrong with it.
+        /// The error.
         source: TarError,
     },
     /// An entry cannot be made.
@@ -104,7 +104,7 @@ pub enum UnpackError {
         layer: String,
         /// The entry's name, cut short.
         name: String,
-        /// Why not.
+        /// The cause.
         source: TarError,
     },
     /// The bytes are not those of the layer.
@@ -112,10 +112,10 @@ pub enum UnpackError {
     Damaged {
         /// The short diff ID of the layer.
         layer: String,
-        /// What is wrong.
+        /// The error.
         source: BlobError,
     },
-    /// Somebody wanted it to stop.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
 }
@@ -143,8 +143,8 @@ impl UnpackError {
     }
 }
 
-/// Unpacks a layer into a directory, which must be empty. The watch is told how much of the blob
-/// was read. The diff ID is verified at the end, so after an error the directory is to be thrown away.
+/// Unpacks a layer into a directory, which must be empty. The watch receives how much of the blob
+/// was read. The diff ID is verified at the end, so after an error the directory must be discarded.
 ///
 /// # Errors
 /// If the layer is damaged, hostile or larger than `limits`, if the directory cannot be written
@@ -164,10 +164,10 @@ pub fn unpack(
     write_all(tar, layer.diff_id, writer).map(|(unpacked, _)| unpacked)
 }
 
-/// Unpacks a layer that comes from somewhere else than a file, compressed or not, into a directory,
-/// which must be empty. The watch is told how much of its tar was unpacked. The diff ID is verified
-/// at the end, as [`unpack`] does. What the tar says of its top is left out, as by containerd: the
-/// directory stays as it is. The blob's own digest is the business of whoever gives it, who must
+/// Unpacks a layer from a stream, compressed or not, into a directory,
+/// which must be empty. The watch receives how much of its tar was unpacked. The diff ID is verified
+/// at the end, as [`unpack`] does. The tar's entry for the top directory is ignored, as by containerd: the
+/// directory stays as it is. The stream's source must verify the blob's digest, and must
 /// fail instead of ending early.
 ///
 /// # Errors

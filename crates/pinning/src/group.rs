@@ -1,4 +1,4 @@
-//! The memory cgroup that is charged with what is held.
+//! The memory cgroup that is charged with locked pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// Moves this process into a memory cgroup, which is there already.
+    /// Moves this process into an existing memory cgroup.
     ///
     /// # Errors
-    /// If it is none, may use less than `budget` bytes, or does not take the process.
+    /// If it is not a cgroup, may use less than `budget` bytes, or refuses the process.
     pub fn join(path: &Path, budget: u64) -> anyhow::Result<Self> {
         let files = FILES
             .into_iter()

@@ -12,7 +12,7 @@ use crate::pin_dir::PinDir;
 use crate::profile::{Profile, ProfileFile};
 use crate::talk::{PinStatus, ProfileStatus};
 
-/// The most problems that are told of.
+/// The most problems that are reported.
 const PROBLEMS_MAX: usize = 20;
 
 /// Holds the pages of the profiles that are applied.
@@ -26,7 +26,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Returns one that holds nothing yet, and never more than `budget` bytes. What it holds is charged to `group`,
+    /// Returns one without locked pages, which will lock at most `budget` bytes. They are charged to `group`,
     /// which this process has joined.
     #[must_use]
     pub fn new(pins: PinDir, budget: u64, group: Option<Group>) -> Self {
@@ -39,7 +39,7 @@ impl Holder {
         }
     }
 
-    /// Returns how things were at the last [`refresh`](Self::refresh).
+    /// Returns the status at the last [`refresh`](Self::refresh).
     #[must_use]
     pub fn status(&self) -> &PinStatus {
         &self.status
@@ -51,8 +51,8 @@ impl Holder {
         self.held.keys().cloned().collect()
     }
 
-    /// Looks which profiles are applied and which files their paths lead to now; locks what is not locked yet, and
-    /// unlocks what is not wanted any more. A file that was replaced is held at the same places, as far as it has them.
+    /// Checks which profiles are applied and which files their paths lead to now; locks new pages, and
+    /// unlocks unwanted ones. In a file that was replaced the same ranges are locked, as far as it has them.
     pub fn refresh(&mut self) {
         let mut problems = Vec::new();
         let profiles = self.profiles(&mut problems);
@@ -150,7 +150,7 @@ impl Holder {
     }
 }
 
-/// Returns what can be said of profiles that nobody holds.
+/// Returns the status of profiles while no process holds them.
 ///
 /// # Errors
 /// If the directory cannot be read.
@@ -204,7 +204,7 @@ fn wanted<'a>(profiles: impl Iterator<Item = &'a Profile>) -> Vec<(PathBuf, Page
     wanted
 }
 
-/// Returns how many bytes it takes to hold some profiles at once.
+/// Returns how many bytes it takes to lock all of these profiles.
 #[must_use]
 pub fn bytes_of(profiles: &[Profile]) -> u64 {
     wanted(profiles.iter())

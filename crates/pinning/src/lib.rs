@@ -1,5 +1,5 @@
-//! Keeps in memory what a host needs of its own files to start containers and VMs: of the programs of an engine
-//! or an emulator and their libraries, the pages that a start touches, and no more.
+//! Keeps in memory the pages of the host's own files that starts of containers and VMs touch: of the programs of an
+//! engine or an emulator and their libraries, and no others.
 //!
 //! ```text
 //! command --record()--> Trace --PinDir--> Profile --Holder--> locked pages
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! - [`record()`] runs a command and finds which pages of which files it touches.
-//! - [`Profile`] is that, file by file. It is kept as a trace (`docs/trace-format.md`) whose source is
+//! - [`Profile`] is that, file by file. It is stored as a trace (`docs/trace-format.md`) whose source is
 //!   [`SOURCE`]; [`PinDir`] is the directory with all of them.
 //! - [`Holder`] locks the pages of the profiles that are applied, within a budget, and follows the files.
-//! - [`serve()`] is the process that owns a holder, and [`talk`] what can be asked of it.
+//! - [`serve()`] is the process that owns a holder, and [`talk`] has the requests to it.
 //!
 //! ```
 //! use pinning::Pages;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of a page. What is said about larger ones of some machines is rounded to these.
+/// Size of a page. Larger pages of some machines are split into these.
 pub const PAGE: u64 = 4096;
 
 /// A set of numbers of pages, as ranges that neither overlap nor touch.

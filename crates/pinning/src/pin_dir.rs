@@ -1,5 +1,5 @@
-//! The directory with the profiles: `NAME.trace` is a profile, and an empty file `NAME.applied` beside it says
-//! that its pages are to be held.
+//! The directory with the profiles: `NAME.trace` is a profile, and an empty file `NAME.applied` beside it means
+//! that its pages are locked.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -32,10 +32,10 @@ impl PinDir {
         Self(path)
     }
 
-    /// Keeps a profile, whole or not at all; one of the same name is replaced.
+    /// Stores a profile atomically; one of the same name is replaced.
     ///
     /// # Errors
-    /// If the name cannot be one, or the directory cannot be written.
+    /// If the name is invalid, or the directory cannot be written.
     pub fn keep(&self, name: &str, trace: &Trace) -> anyhow::Result<Profile> {
         check_name(name)?;
         let bytes = trace.write().context("writing the profile")?;
@@ -68,19 +68,19 @@ impl PinDir {
         Profile::from_bytes(name, &bytes)
     }
 
-    /// Notes that the pages of a profile are to be held.
+    /// Marks a profile as applied: its pages are to be locked.
     ///
     /// # Errors
-    /// If there is no such profile, or it cannot be noted.
+    /// If there is no such profile, or the mark cannot be written.
     pub fn apply(&self, name: &str) -> anyhow::Result<()> {
         self.profile(name)?;
         self.write(&self.path(name, APPLIED), b"")
     }
 
-    /// Notes that the pages of a profile need not be held, and returns whether they were to be.
+    /// Removes that mark, and returns whether there was one.
     ///
     /// # Errors
-    /// If there is no such profile, or it cannot be noted.
+    /// If there is no such profile, or the mark cannot be removed.
     pub fn drop_one(&self, name: &str) -> anyhow::Result<bool> {
         check_name(name)?;
         let there = self.path(name, PROFILE).exists();
@@ -110,7 +110,7 @@ impl PinDir {
         self.named(PROFILE)
     }
 
-    /// Returns the names of the profiles whose pages are to be held, in order.
+    /// Returns the names of the applied profiles, in order.
     ///
     /// # Errors
     /// As [`names`](Self::names).

@@ -22,7 +22,7 @@ const RANGES_MAX: usize = 16_384;
 /// What some command touches of the host's files, in the order in which it first touched them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// What people call it.
+    /// Its name.
     pub name: String,
     /// When it was recorded.
     pub recorded: Timestamp,
@@ -33,11 +33,11 @@ pub struct Profile {
 /// What a command touches of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// The version that was recorded.
     pub version: Version,
-    /// Which of its pages.
+    /// Its pages.
     pub pages: Pages,
 }
 
@@ -98,7 +98,7 @@ impl Profile {
         })
     }
 
-    /// Returns how many bytes it wants in memory.
+    /// Returns the size of its pages.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.files

@@ -1,12 +1,12 @@
 //! Finding which pages of which files a command touches.
 //!
-//! The kernel tells of each page that is read or faulted on. Around a fault it maps pages that nobody asked for
-//! (64 KiB), and it reads ahead; so the command runs twice. The first run tells which files it uses. These are
+//! The kernel reports each page that is read or faulted on. Around a fault it maps pages that were not requested
+//! (64 KiB), and it reads ahead; so the command runs twice. The first run finds the files that it uses. These are
 //! dropped from memory, read-ahead is switched off, and in the second run each page that is touched is a fault
-//! or a read of just that page. What stays in memory all the same, since other programs have it mapped, is
+//! or a read of just that page. Pages that stay in memory in any case, since other programs have them mapped, are
 //! recorded in pieces of 64 KiB.
 //!
-//! Where the kernel lacks these events, it is compared which pages are in memory before the command and after it.
+//! Where the kernel lacks these events, the pages in memory before the command are compared with those after it.
 
 mod before_after;
 mod line;
@@ -37,18 +37,18 @@ use self::tracefs::{Heard, TraceFs};
 use crate::pages::{PAGE, Pages};
 use crate::profile::{SOURCE, version_of};
 
-/// What is to be recorded.
+/// The parameters of a recording.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The command and its arguments.
     pub command: Vec<OsString>,
     /// The directories with the host's own files.
     pub roots: Vec<PathBuf>,
-    /// Processes that are running already and whose touches count, too.
+    /// Running processes whose touches count, too.
     pub with: Vec<u32>,
     /// After how long a command that has not ended counts as started.
     pub limit: Option<Duration>,
-    /// The directory for the note that puts the read-ahead back.
+    /// The directory of the file from which read-ahead is restored.
     pub run_dir: PathBuf,
     /// How it is to be recorded; as precisely as possible if absent.
     pub method: Option<Method>,
@@ -62,27 +62,27 @@ pub enum Method {
     Pages,
     /// By the kernel's events, in pieces of 64 KiB where files are mapped: read-ahead could not be switched off.
     Around,
-    /// By what is in memory before and after.
+    /// From the pages in memory before and after.
     BeforeAfter,
 }
 
-/// What was recorded.
+/// The result.
 #[derive(Debug)]
 pub struct Recorded {
     /// A trace whose source is [`SOURCE`].
     pub trace: Trace,
-    /// How it was found.
+    /// How the pages were found.
     pub method: Method,
     /// Why it was not found more precisely.
     pub why: Option<String>,
-    /// Files that were touched and lie in none of the directories.
+    /// Files that were touched and are in none of the directories.
     pub elsewhere: usize,
 }
 
-/// Runs a command, twice where the kernel tells what it touches, and returns what that is.
+/// Runs a command, twice where the kernel has the events, and returns the pages that it touches.
 ///
 /// # Errors
-/// If the command fails, the process may not look, or nothing below the directories was touched.
+/// If the command fails, the process lacks the rights, or nothing below the directories was touched.
 pub fn record(order: &Order, interrupt: &Interrupt) -> anyhow::Result<Recorded> {
     let roots: Vec<_> = order.roots.iter().filter(|root| root.is_dir()).collect();
     ensure!(

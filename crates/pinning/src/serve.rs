@@ -1,7 +1,7 @@
-//! The process that holds the pages.
+//! The process that locks the pages.
 //!
-//! One thread owns the [`Holder`]: it locks pages, hears of changes, and answers. The threads that take requests
-//! hand them to it, so no lock is held while pages are read.
+//! One thread owns the [`Holder`]: it locks pages, handles changes of files, and responds. The threads that take
+//! requests send them to it, so no lock is held while pages are read.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,19 +28,19 @@ use crate::watch::Watch;
 
 /// How long nothing may happen before files that changed are looked at: an upgrade changes many.
 const QUIET: Duration = Duration::from_millis(200);
-/// After how long they are looked at although things go on happening.
+/// After how long they are looked at although events continue.
 const LATEST: Duration = Duration::from_secs(5);
 /// How often all is looked at: a directory in the path of a file may have been replaced, which nobody tells.
 const ROUND: Duration = Duration::from_secs(60);
 /// How many requests wait.
 const REQUESTS_MAX: usize = 8;
 
-/// How pages are held.
+/// The settings of the process.
 #[derive(Clone, Debug)]
 pub struct ServeSettings {
-    /// Where it can be asked.
+    /// The directory of its socket.
     pub run_dir: PathBuf,
-    /// Where the profiles are.
+    /// The directory of the profiles.
     pub pins: PinDir,
     /// The most bytes to hold.
     pub budget: u64,
@@ -53,10 +53,10 @@ pub struct ServeSettings {
 /// A request, and the way back to who waits for the answer.
 type Asked = (Request, SyncSender<Response>);
 
-/// Holds the pages of the applied profiles until it is told to end.
+/// Locks the pages of the applied profiles until it receives a request to end.
 ///
 /// # Errors
-/// If another process does so already, the cgroup cannot be joined, or nobody could ask.
+/// If another process does so already, the cgroup cannot be joined, or the socket cannot be created.
 pub fn serve(settings: &ServeSettings, interrupt: &Interrupt) -> anyhow::Result<()> {
     let _alone = alone(&settings.run_dir)?;
     let group = settings

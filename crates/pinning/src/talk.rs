@@ -1,4 +1,4 @@
-//! What can be asked of the process that holds the pages.
+//! Requests to the process that locks the pages.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,29 +7,29 @@ use anyhow::bail;
 use host::control::{Reply, call, nobody_listens};
 use serde::{Deserialize, Serialize};
 
-/// How long a request waits for its answer.
+/// How long a request waits for its response.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Returns where the process that holds pages is asked.
+/// Returns the socket of the process that locks pages.
 pub(crate) fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("pins.sock")
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// How things are.
+    /// Return the status.
     Status,
     /// To look at once which profiles are applied, and at their files.
     Refresh,
 }
 
-/// What is answered: how things are then.
+/// A response: the status after the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// How things are.
+    /// The status.
     Status(Box<PinStatus>),
     /// Why it could not be done.
     Failed(String),
@@ -41,14 +41,14 @@ impl Reply for Response {
     }
 }
 
-/// What is held.
+/// The status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinStatus {
-    /// The process that holds it; `None` if nobody does.
+    /// The process that locks pages; `None` if there is none.
     pub pid: Option<u32>,
     /// How much may be held.
     pub budget_bytes: u64,
-    /// How much is held. Pages that several profiles want are counted once.
+    /// Size of the locked pages. Pages of several profiles are counted once.
     pub locked_bytes: u64,
     /// How much is not held because the budget is used up.
     pub left_out_bytes: u64,
@@ -56,7 +56,7 @@ pub struct PinStatus {
     pub group: Option<GroupStatus>,
     /// The profiles, in the order of their names.
     pub profiles: Vec<ProfileStatus>,
-    /// What could not be done, for people.
+    /// Failures, for people.
     pub problems: Vec<String>,
 }
 
@@ -65,9 +65,9 @@ pub struct PinStatus {
 pub struct GroupStatus {
     /// Its directory.
     pub path: PathBuf,
-    /// How much it may use; `None` without a limit.
+    /// Its limit; `None` without one.
     pub limit_bytes: Option<u64>,
-    /// How much it uses.
+    /// Its usage.
     pub charged_bytes: u64,
 }
 
@@ -82,9 +82,9 @@ pub struct ProfileStatus {
     pub files: usize,
     /// How many of them have other content than when it was recorded.
     pub changed_files: usize,
-    /// How many of them are gone.
+    /// Those that do not exist any more.
     pub missing_files: usize,
-    /// How much of its files it wants in memory.
+    /// Size of its pages.
     pub bytes: u64,
     /// How much its files have.
     pub file_bytes: u64,
@@ -92,10 +92,10 @@ pub struct ProfileStatus {
     pub locked_bytes: u64,
 }
 
-/// Asks the process that holds pages; `None` if there is none.
+/// Sends a request to the process that locks pages; `None` if there is none.
 ///
 /// # Errors
-/// If it does not answer in time, or could not do it.
+/// If it does not respond in time, or fails.
 pub fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Option<PinStatus>> {
     match call(&socket(run_dir), request, DEADLINE) {
         Ok(Response::Status(status)) => Ok(Some(*status)),

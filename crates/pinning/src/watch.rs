@@ -1,4 +1,4 @@
-//! Hears when one of some files is replaced, changed or removed.
+//! Detects that a file is replaced, changed or removed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
@@ -21,10 +21,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Returns one that watches nothing yet.
+    /// Returns one that watches no files yet.
     ///
     /// # Errors
-    /// If the system gives none.
+    /// If the system refuses.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
         Ok(Self {
@@ -82,7 +82,7 @@ impl Watch {
         }
     }
 
-    /// Takes what was heard, and returns whether it may be about one of the files.
+    /// Takes the pending events, and returns whether any may concern one of the files.
     pub(crate) fn heard(&mut self) -> bool {
         let mut about_ours = false;
         // What is not read now is heard the next time.

@@ -28,12 +28,12 @@ struct Stat {
     recently_evicted: u64,
 }
 
-/// Returns how many pages that `len` bytes of a file from `offset` lie in are in the page cache. Of a
-/// DAX file there are none, and the kernel is not asked: Linux 6.12 takes what it notes of mapped DAX
-/// pages for traces of evicted ones, and dies over it.
+/// Returns how many of the pages that contain `len` bytes of a file from `offset` are in the page cache. For a
+/// DAX file the result is 0 without a system call: Linux 6.12 takes its records of mapped DAX
+/// pages for those of evicted ones, and crashes.
 ///
 /// # Errors
-/// If the file is open as a path only, or the kernel does not tell (Linux before 6.5).
+/// If the file is open as a path only, or the kernel does not support it (Linux before 6.5).
 pub fn cached_pages(file: impl AsFd, offset: u64, len: u64) -> io::Result<u64> {
     if len == 0 {
         return Ok(0); // to the kernel, no length means up to the end

@@ -1,10 +1,10 @@
-//! A process that is started with a list of steps: `clone3(2)`, then what the list says, then a
+//! A process that is started with a list of steps: `clone3(2)`, then the steps, then a
 //! program.
 //!
-//! What has to happen between the birth of a process and its program, such as entering a namespace
-//! or giving up rights, happens in a copy of a process that may have threads: no memory may be
-//! allocated there and no lock taken. So the steps are data, made before, and only system calls are
-//! made after. A step that fails ends the new process, and [`Steps::start`] says which it was.
+//! Actions between the start of a process and its program, such as entering a namespace
+//! or dropping rights, run in a copy of a process that may have threads: no memory may be
+//! allocated there and no lock taken. So the steps are data, prepared before, and only system calls are
+//! made afterwards. A step that fails ends the new process, and [`Steps::start`] returns which it was.
 
 #![expect(
     unsafe_code,
@@ -30,11 +30,11 @@ use crate::pidfd::PidFd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
-    /// What it does.
+    /// Its operation code.
     pub code: u16,
-    /// How many instructions are left out if its condition holds.
+    /// How many instructions are skipped if its condition holds.
     pub jump_true: u8,
-    /// How many are left out if it does not.
+    /// How many are skipped if it does not.
     pub jump_false: u8,
     /// Its operand.
     pub operand: u32,
@@ -53,7 +53,7 @@ pub struct OwnMount<'a> {
     pub at: &'a CStr,
 }
 
-/// What a new process does before it executes its program.
+/// A step of a new process before it executes its program.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Step<'a> {
@@ -67,7 +67,7 @@ pub enum Step<'a> {
     Attach(BorrowedFd<'a>, &'a CStr),
     /// Mounts a file system.
     Mount(OwnMount<'a>),
-    /// Names its UTS namespace.
+    /// Sets the host name of its UTS namespace.
     HostName(&'a CStr),
     /// Starts a session of its own.
     NewSession,
@@ -75,7 +75,7 @@ pub enum Step<'a> {
     ChangeDir(&'a CStr),
     /// Bounds a resource (`RLIMIT_*`) softly and firmly.
     Limit(u32, u64),
-    /// Takes all capabilities out of the bounding set: no program brings one back.
+    /// Removes all capabilities from the bounding set: no program restores one.
     EmptyBoundingSet,
     /// Leaves all groups and becomes a user with one group. A user that is not root has no
     /// capabilities afterwards.
@@ -87,14 +87,14 @@ pub enum Step<'a> {
     },
     /// Clears all of its sets of capabilities.
     ClearCapabilities,
-    /// Takes no privileges from a program that it executes.
+    /// Gains no privileges from a program that it executes.
     NoNewPrivileges,
     /// Restricts itself by a Landlock ruleset.
     Restrict(BorrowedFd<'a>),
     /// Filters its system calls.
     Filter(&'a [Instruction]),
-    /// Makes these descriptors its 0, 1, 2 and so on, and closes all others. Steps behind it can
-    /// name none.
+    /// Makes these descriptors its 0, 1, 2 and so on, and closes all others. Later steps cannot
+    /// use them.
     Descriptors(&'a [BorrowedFd<'a>]),
     /// Executes a program: a path, arguments and variables. This comes last.
     Execute(&'a CStr, &'a [&'a CStr], &'a [&'a CStr]),
@@ -112,7 +112,7 @@ pub struct Birth<'a> {
 /// A process that runs its program.
 #[derive(Debug)]
 pub struct Started {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// Its descriptor.
     pub process: PidFd,
@@ -128,9 +128,9 @@ pub enum StartError {
     /// One of its steps failed.
     #[error("step {index} of a new process failed")]
     Step {
-        /// Which, from 0.
+        /// Its index, from 0.
         index: usize,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// It did not come to its program in time, and was killed.
@@ -143,11 +143,11 @@ pub enum StartError {
 pub struct Steps<'a>(pub &'a [Step<'a>]);
 
 impl Steps<'_> {
-    /// Starts a process, and returns when it executes its program. `born` is called with its number
-    /// as soon as it has one, and may do to it what it waits for.
+    /// Starts a process, and returns when it executes its program. `born` is called with its process id
+    /// at once, and may do what the process waits for.
     ///
     /// # Errors
-    /// If it cannot be made, or one of its steps fails, or takes longer than `patience`: then no
+    /// If it cannot be started, or one of its steps fails, or takes longer than `patience`: then no
     /// process is left.
     pub fn start(
         &self,
@@ -172,10 +172,10 @@ impl Steps<'_> {
     }
 }
 
-/// Has the calling thread take steps itself. What it gives up, those that it starts do not have.
+/// Runs steps on the calling thread. Rights that it drops are missing in its children, too.
 ///
 /// # Errors
-/// If one fails; those before it were taken. Steps that replace its descriptors or its program are
+/// If one fails; those before it were done. Steps that replace its descriptors or its program are
 /// refused.
 pub fn take_own_steps(list: &[Step<'_>]) -> io::Result<()> {
     let is_own = |step: &Step<'_>| !matches!(step, Step::Descriptors(_) | Step::Execute(..));

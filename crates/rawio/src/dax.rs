@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, AsRawFd};
 /// What a synchronous mapping of a file came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapSync {
-    /// What is written through it is durable once the processor's caches are flushed.
+    /// Written data is durable once the processor's caches are flushed.
     Works,
     /// The file system or the device cannot: `msync(2)` is needed.
     Refused,
 }
 
-/// Returns whether a file's pages are the medium itself; `None` if the kernel does not tell
-/// (Linux before 5.8, or a file system that knows of no DAX).
+/// Returns whether a file's pages are the medium itself; `None` if the kernel does not report it
+/// (Linux before 5.8, or a file system without DAX).
 ///
 /// # Errors
 /// Whatever `statx(2)` gives; never `EINTR`.

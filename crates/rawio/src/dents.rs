@@ -1,4 +1,4 @@
-//! Reading a directory with the cursors of the kernel, from which a listing can go on later.
+//! Reading a directory with the cursors of the kernel, from which a listing can be continued later.
 
 #![expect(
     unsafe_code,
@@ -22,7 +22,7 @@ pub struct RawEntry<'a> {
     pub name: &'a [u8],
     /// Inode number; of a mount point, that of the directory below the mount.
     pub inode: u64,
-    /// Where a listing goes on behind this entry: a position for [`nix::unistd::lseek`].
+    /// Where a listing continues behind this entry: a position for [`nix::unistd::lseek`].
     pub next: u64,
 }
 
@@ -47,7 +47,7 @@ impl Lister {
         }
     }
 
-    /// Reads the next entries from where the descriptor's position is; none at the end.
+    /// Reads the next entries from the descriptor's position; none at the end.
     ///
     /// # Errors
     /// Whatever `getdents64(2)` gives; never `EINTR`.

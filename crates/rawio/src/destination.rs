@@ -1,17 +1,17 @@
-//! Where a file goes that is written beside its place and then renamed.
+//! The destination of a file that is written to a temporary name and then renamed.
 //!
-//! A rename puts the new file in the place of whatever has the name: of a symbolic link instead of what it
-//! leads to, and of a device, after which the machine has none.
+//! A rename replaces whatever has the name: a symbolic link instead of its target,
+//! and a device node, which the machine then lacks.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns the path that a rename may replace so that the file arrives where `path` leads to: through
-/// symbolic links, and to a regular file or to nothing yet.
+/// Returns the path that a rename may replace so that the file arrives at the target of `path`: through
+/// symbolic links, and to a regular file or to a missing one.
 ///
 /// # Errors
-/// If something else is there, or a link leads nowhere.
+/// If another kind of file is there, or a link is dangling.
 pub fn destination(path: &Path) -> io::Result<PathBuf> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there.file_type(),

@@ -38,11 +38,11 @@ struct AttachParameters {
     flags: u32,
 }
 
-/// Has a program, whose instructions are given as the kernel reads them, decide which devices processes
-/// in a control group of version 2 open and make. It stays as long as the group.
+/// Attaches a BPF program, whose instructions are given in the kernel's format, that decides which devices
+/// processes in a control group of version 2 may open and create. It stays as long as the group.
 ///
 /// # Errors
-/// If the kernel does not take the program, or has no such programs (`EINVAL`).
+/// If the kernel refuses the program, or does not support such programs (`EINVAL`).
 pub fn attach(cgroup: BorrowedFd<'_>, instructions: &[u64]) -> io::Result<()> {
     let load = LoadParameters {
         kind: PROGRAM_TYPE,

@@ -1,4 +1,4 @@
-//! Descriptors whose number stays while what they lead to changes.
+//! Replacing the file behind a descriptor.
 
 #![expect(
     unsafe_code,
@@ -8,11 +8,11 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// Has `place` lead to what `file` leads to, from now on: `dup3(2)`. The number of `place` stays,
-/// and so does everything that its owner does with it. It is closed on exec.
+/// Makes `place` refer to the file of `file`, from now on: `dup3(2)`. The number of `place` stays,
+/// and so do all uses of it by its owner. It is closed on exec.
 ///
-/// This is how a descriptor that somebody else keeps to himself is exchanged, such as that of a
-/// session. What `place` led to before is closed.
+/// This exchanges a descriptor that another object owns privately, such as that of a
+/// session. The former file of `place` is closed.
 ///
 /// # Errors
 /// As `dup3(2)`; `place` and `file` must not be the same descriptor.

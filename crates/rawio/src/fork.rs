@@ -1,7 +1,7 @@
-//! A copy of this process that goes on with a function of ours: `clone3(2)` without a program behind it.
+//! A fork of this process that continues with a function of ours: `clone3(2)` without a program.
 //!
 //! A copy has one thread, whatever its parent had, and locks that other threads held stay locked for
-//! ever in it. So only a process that has no other thread may be copied this way: then the copy may do
+//! ever in it. So only a process without other threads may be copied this way: then the copy may do
 //! whatever its parent may.
 
 #![expect(unsafe_code, reason = "neither std nor nix has a safe fork")]

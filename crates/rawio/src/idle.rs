@@ -6,10 +6,10 @@ use std::io;
 
 /// Who: one thread, the one that asks if its number is 0 (`IOPRIO_WHO_PROCESS`).
 const WHO_THREAD: libc::c_int = 1;
-/// The class that is served when nobody else wants anything, in the upper bits.
+/// The class that is served when no other request is pending, in the upper bits.
 const CLASS_IDLE: libc::c_int = 3 << 13;
 
-/// Has the calling thread's I/O wait for everybody else's, where the disk's scheduler knows
+/// Gives the calling thread's I/O idle priority, where the disk's scheduler supports
 /// priorities.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Descriptors that a process hands to a program it starts, as `sd_listen_fds(3)` describes it:
-//! they are 3, 4, 5 and so on, and `LISTEN_PID` says whom they are for.
+//! Descriptors that a process passes to a program it starts, as `sd_listen_fds(3)` describes it:
+//! they are 3, 4, 5 and so on, and `LISTEN_PID` is the process that they are for.
 
 #![expect(
     unsafe_code,
@@ -30,7 +30,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 /// If they were taken before, or one of them is not open or was opened by this program itself:
-/// whatever std opens is closed on exec, and what came through an exec is not.
+/// std opens files with close-on-exec, and inherited ones do not have it.
 pub fn take(count: usize) -> io::Result<Vec<OwnedFd>> {
     if TAKEN.swap(true, SeqCst) {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -63,8 +63,8 @@ pub fn take(count: usize) -> io::Result<Vec<OwnedFd>> {
 }
 
 /// Starts `program` in a session of its own with `descriptors` as its 3, 4, 5 and so on, and
-/// tells it so: `LISTEN_FDS`, `LISTEN_FDNAMES` and `LISTEN_PID` are set beside what `variables`
-/// has. Signals are as a program expects them, whatever this process blocks. Returns its number.
+/// sets `LISTEN_FDS`, `LISTEN_FDNAMES` and `LISTEN_PID` besides `variables`.
+/// Signals are unblocked, whatever this process blocks. Returns its process id.
 ///
 /// # Errors
 /// If there is no memory, no descriptor left, or the program cannot be run; there is no new

@@ -9,7 +9,7 @@
 //! use rawio::private::make_dir;
 //! use rawio::rename::exchange;
 //!
-//! // A directory that nobody else enters, in which the new state takes the place of the old in one step.
+//! // A private directory, in which the new state takes the place of the old in one step.
 //! let dir = tempfile::tempdir()?;
 //! let state = dir.path().join("state");
 //! make_dir(&state)?;
@@ -28,6 +28,7 @@ pub mod dax;
 pub mod dents;
 pub mod destination;
 pub mod device_filter;
+pub mod extent;
 pub mod fd;
 pub mod fork;
 pub mod handle;

@@ -5,12 +5,12 @@
     expect(unsafe_code, reason = "mallopt(3) has no safe wrapper")
 )]
 
-/// Has every block of at least `bytes` mapped by itself from now on, so that it takes memory only
-/// where it is touched, and goes back to the system when it is freed.
+/// Makes every allocation of at least `bytes` a separate mapping from now on, so that it uses memory only
+/// where it is touched, and is returned to the system when it is freed.
 ///
-/// By itself the GNU C library raises this threshold to the size of any mapped block that is
+/// By default the GNU C library raises this threshold to the size of any mapped block that is
 /// freed, up to 32 MiB. A buffer of that size that is meant to be touched at its beginning only is
-/// then cut out of a heap and cleared: all of it takes memory. With another C library nothing
+/// then taken from a heap and cleared: all of it uses memory. With another C library nothing
 /// happens.
 pub fn map_blocks_from(bytes: u32) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

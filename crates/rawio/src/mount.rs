@@ -1,8 +1,8 @@
 //! The mount calls that work on descriptors (Linux 5.2): `fsopen(2)` and its family.
 //!
 //! A mount is made in three steps. A [`MountContext`] collects the parameters; [`MountContext::mount`]
-//! gives a [`DetachedMount`], which no path leads to; [`attach`](DetachedMount::attach) puts it
-//! somewhere. A detached mount is gone as soon as its descriptor is closed, so an error between
+//! returns a [`DetachedMount`], which no path leads to; [`attach`](DetachedMount::attach) attaches it
+//! to a place. A detached mount ends when its descriptor is closed, so an error between
 //! the steps leaves nothing behind.
 
 #![expect(unsafe_code, reason = "neither std nor nix has these calls")]
@@ -20,27 +20,27 @@ pub use attributes::{AccessTimes, Propagation, Scope};
 /// What takes from the files of a mount the power to be more than files.
 const UNPRIVILEGED: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 
-/// What a mount forbids to whoever uses it.
+/// The restrictions of a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forbids(u64);
 
 impl Forbids {
-    /// Nothing.
+    /// No restriction.
     pub const NOTHING: Self = Self(0);
-    /// Changes.
+    /// No writing.
     pub const WRITING: Self = Self(libc::MOUNT_ATTR_RDONLY);
     /// Rights by set-user-id bits and file capabilities.
     pub const PRIVILEGES: Self = Self(libc::MOUNT_ATTR_NOSUID);
-    /// Devices.
+    /// No devices.
     pub const DEVICES: Self = Self(libc::MOUNT_ATTR_NODEV);
-    /// The execution of programs.
+    /// No execution of programs.
     pub const PROGRAMS: Self = Self(libc::MOUNT_ATTR_NOEXEC);
     /// Symbolic links to be followed.
     pub const LINKS: Self = Self(libc::MOUNT_ATTR_NOSYMFOLLOW);
-    /// Access times of directories.
+    /// No access times of directories.
     pub const DIRECTORY_TIMES: Self = Self(libc::MOUNT_ATTR_NODIRATIME);
 
-    /// Returns what either forbids.
+    /// Returns the union of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -180,10 +180,10 @@ pub struct DetachedMount(OwnedFd);
 
 impl DetachedMount {
     /// Returns a new detached mount of the directory that `mount` is open on, without the mounts
-    /// that lie on it.
+    /// on it.
     ///
-    /// The copy takes no part in the propagation of mounts: what is mounted below the original
-    /// later does not show up in it.
+    /// The copy has private propagation: later mounts below the original
+    /// do not appear in it.
     ///
     /// # Errors
     /// If `mount` is in another mount namespace, or is itself detached (Linux before 6.15).
@@ -210,11 +210,11 @@ impl DetachedMount {
         self.move_to(target, 0)
     }
 
-    /// Puts the mount below the topmost one at `target`, which is open on that mount's root: it
-    /// comes to light when the other is unmounted, and no moment is without a mount.
+    /// Attaches the mount below the topmost one at `target`, which is open on that mount's root: it
+    /// becomes visible when the other is unmounted, and the place is mounted at all times.
     ///
     /// # Errors
-    /// If nothing is mounted there, or the kernel does not know how (Linux before 6.5).
+    /// If nothing is mounted there, or the kernel does not support it (Linux before 6.5).
     pub fn attach_beneath(self, target: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         self.move_to(target, libc::MOVE_MOUNT_BENEATH)
     }
@@ -293,7 +293,7 @@ impl DetachedMount {
     }
 }
 
-/// For who is handed the descriptor of one that another process made.
+/// For receivers of the descriptor of a mount that another process made.
 impl From<OwnedFd> for DetachedMount {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
@@ -312,8 +312,8 @@ impl AsFd for DetachedMount {
     }
 }
 
-/// What tells a mount from all others: its id and the device number of its file system. An id is
-/// used again by a later mount, but not together with the device number as long as the file system
+/// Identifies a mount: its id and the device number of its file system. An id is
+/// reused by a later mount, but not together with the device number as long as the file system
 /// is mounted anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MountIds {
@@ -325,11 +325,11 @@ pub struct MountIds {
     pub minor: u32,
 }
 
-/// Returns which mount `file` was opened through. The file system itself is not asked: it may be
-/// one that nobody serves yet.
+/// Returns the mount through which `file` was opened. No request is sent to the file system, which may
+/// not be served yet.
 ///
 /// # Errors
-/// If the kernel does not tell (Linux before 5.8).
+/// If the kernel does not report it (Linux before 5.8).
 pub fn mount_ids(file: BorrowedFd<'_>) -> io::Result<MountIds> {
     let mut status = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is NUL-terminated, and the call writes at most one `statx` to the pointer.
@@ -361,7 +361,7 @@ pub fn mount_ids(file: BorrowedFd<'_>) -> io::Result<MountIds> {
 /// `/proc/self/mountinfo`.
 ///
 /// # Errors
-/// If the kernel does not tell (Linux before 5.8).
+/// If the kernel does not report it (Linux before 5.8).
 pub fn mount_id(file: BorrowedFd<'_>) -> io::Result<u64> {
     mount_ids(file).map(|ids| ids.id)
 }

@@ -9,11 +9,11 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
 
-/// Raises the loopback device of the calling thread's network namespace. In a fresh one it is
-/// there, but down, and not even `127.0.0.1` can be reached.
+/// Brings the loopback device of the calling thread's network namespace up. In a new one it is
+/// down, and not even `127.0.0.1` can be reached.
 ///
 /// # Errors
-/// If the process may not, or there is no such device.
+/// If the process lacks the right, or there is no such device.
 pub fn raise_loopback() -> io::Result<()> {
     let socket = UdpSocket::bind(("0.0.0.0", 0))?;
     let mut name = [0; libc::IFNAMSIZ];

@@ -1,12 +1,12 @@
-//! Reads by somebody who keeps the bytes elsewhere: they leave no pages in the page cache that were
+//! Reads whose bytes are stored elsewhere: they leave no pages in the page cache that were
 //! not there before.
 //!
-//! Linux has that since 6.14 (`RWF_DONTCACHE`), for the file systems that know it. Elsewhere the pages
-//! are looked at before a read, and those that it brought are dropped after it. Pages that somebody
-//! else brings at the same moment may go with them: that costs him a read of the disk.
+//! Linux supports that since 6.14 (`RWF_DONTCACHE`), on some file systems. Elsewhere the pages
+//! are checked before a read, and those that it loaded are dropped after it. Pages that another
+//! process loads at the same moment may be dropped with them: that costs it a read of the disk.
 //!
-//! What the kernel reads ahead is not dropped: who reads so asks for large pieces, and tells the
-//! kernel that they are in no order ([`Once::in_no_order`]). That matters for another reason, too: a
+//! The kernel's readahead is not dropped: such reads should be large, with readahead switched off
+//! ([`Once::in_no_order`]). That matters for another reason, too: a
 //! page is dropped with all of its folio, and a folio that was read ahead is larger than a read.
 
 #![expect(
@@ -24,7 +24,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use crate::read::{NowaitRead, pread_nowait};
 use crate::resident::{Resident, is_only_copy};
 
-/// How the files of one file system are read without leaving anything: what was found out so far.
+/// How the files of one file system are read without leaving pages, as far as it was determined.
 #[derive(Debug, Default)]
 pub struct Once(AtomicU8);
 
@@ -86,8 +86,8 @@ impl Once {
         }
     }
 
-    /// Tells the kernel whether reads of an open file come in no order, so that it reads nothing
-    /// ahead. Advice that it does not take changes nothing.
+    /// Advises the kernel whether reads of an open file are random, so that it reads nothing
+    /// ahead. Refused advice has no effect.
     pub fn in_no_order(file: impl AsFd, no_order: bool) {
         let advice = if no_order {
             PosixFadviseAdvice::POSIX_FADV_RANDOM
@@ -98,7 +98,7 @@ impl Once {
     }
 }
 
-/// What is there before a read; `None` if nothing is to be dropped after it, or it cannot be told.
+/// What is there before a read; `None` if nothing is to be dropped after it, or it cannot be determined.
 fn look(file: &impl AsFd, bytes: Range<u64>) -> Option<Resident> {
     if is_only_copy(file).unwrap_or(true) {
         return None;

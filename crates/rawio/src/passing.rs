@@ -1,4 +1,4 @@
-//! Descriptors that travel over unix sockets beside bytes, and who sent them.
+//! Descriptors that are sent over unix sockets with bytes, and the sender of a message.
 
 #![expect(
     unsafe_code,
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// The most descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
 pub const MAX_DESCRIPTORS: usize = 253;
 
-/// Who sent a message, as the kernel vouches.
+/// The sender of a message, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// Its process, as this process's PID namespace names it.
@@ -26,9 +26,9 @@ pub struct Sender {
 pub struct Received {
     /// How many bytes of the buffer it filled.
     pub len: usize,
-    /// What it brought; each is closed on exec.
+    /// The received descriptors; each is closed on exec.
     pub descriptors: Vec<OwnedFd>,
-    /// Who sent it, on a socket with `SO_PASSCRED`.
+    /// The sender, on a socket with `SO_PASSCRED`.
     pub sender: Option<Sender>,
     /// Bytes or descriptors did not fit, or this process has too many open.
     pub truncated: bool,
@@ -51,11 +51,11 @@ impl Control {
     }
 }
 
-/// Sends bytes, with descriptors beside the first of them, and returns how many bytes the socket
-/// took. The descriptors are on their way if it took any.
+/// Sends bytes, with descriptors attached to the first of them, and returns how many bytes the socket
+/// accepted. The descriptors are sent if it accepted any.
 ///
 /// # Errors
-/// As `sendmsg(2)`; a peer that is gone is `EPIPE`, not a signal. More than [`MAX_DESCRIPTORS`]
+/// As `sendmsg(2)`; a closed peer is `EPIPE`, not a signal. More than [`MAX_DESCRIPTORS`]
 /// are refused.
 pub fn send(
     socket: BorrowedFd<'_>,
@@ -108,10 +108,10 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
     }
 }
 
-/// Receives one message into `buffer`, with all that the kernel tells of it.
+/// Receives one message into `buffer`, with its descriptors and sender.
 ///
 /// # Errors
-/// As `recvmsg(2)`; that something did not fit is none.
+/// As `recvmsg(2)`; truncation is no error.
 pub fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut control = Control::new();
     let mut iov = libc::iovec {

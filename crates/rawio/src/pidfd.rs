@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const PF_EXITING: u64 = 4;
 
 impl PidFd {
-    /// Opens the process that has this number now.
+    /// Opens the process with this id now.
     ///
     /// # Errors
     /// If there is none (`ESRCH`).
@@ -32,9 +32,9 @@ impl PidFd {
         Self::open_as(pid, 0)
     }
 
-    /// Opens the first thread of the process that has this number now. It ends with the process,
+    /// Opens the first thread of the process with this id now. It ends with the process,
     /// or a little before it. A first thread that is dead while others of its process are not is
-    /// told of by Linux 6.9 to 6.14 only: see [`Self::is_exiting`].
+    /// reported by Linux 6.9 to 6.14 only: see [`Self::is_exiting`].
     ///
     /// # Errors
     /// If there is none (`ESRCH`).
@@ -55,11 +55,11 @@ impl PidFd {
         }
     }
 
-    /// Opens the process at the other end of a connected unix socket: that which connected, or
-    /// which listens. It is that one even if it has ended since, and its number is another's.
+    /// Opens the process at the other end of a connected unix socket: the one that connected, or
+    /// that listens. It is that one even if it has ended since, and its id was reused.
     ///
     /// # Errors
-    /// If it is gone altogether, or the kernel is older than 6.5 (`ENOPROTOOPT`).
+    /// If it was reaped, or the kernel is older than 6.5 (`ENOPROTOOPT`).
     pub fn of_peer(socket: impl AsFd) -> io::Result<Self> {
         let mut fd: libc::c_int = -1;
         let mut len = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(0);
@@ -119,9 +119,9 @@ impl PidFd {
         Ok(())
     }
 
-    /// Returns whether its first thread runs no more. The process ends with it, or later: one that
-    /// is killed is not gone as long as one of its threads waits in the kernel for something that
-    /// no signal ends. There is nothing to poll for that: since Linux 6.15 the descriptor of a
+    /// Returns whether its first thread has ended. The process ends with it, or later: a killed
+    /// process exists as long as one of its threads waits in the kernel for an event that
+    /// no signal interrupts. There is nothing to poll for that: since Linux 6.15 the descriptor of a
     /// first thread becomes readable with that of the process, and not before.
     ///
     /// # Errors
@@ -141,11 +141,11 @@ impl PidFd {
         Ok(exiting || self.number()? != Some(pid))
     }
 
-    /// Returns how it ended, as `wait(2)` encodes it, once it was reaped, by whomever. `None` as long
-    /// as it was not, and for ever on kernels that do not keep it (Linux before 6.15).
+    /// Returns its exit status, as `wait(2)` encodes it, once it was reaped, by any process. `None` before
+    /// that, and always on kernels that do not store it (Linux before 6.15).
     ///
     /// # Errors
-    /// If the descriptor is none of a process.
+    /// If the descriptor is not one of a process.
     pub fn exit_status(&self) -> io::Result<Option<i32>> {
         /// `PIDFD_INFO_EXIT`, and the places of `mask` and `exit_code` in a `struct pidfd_info` of
         /// its first size (linux/pidfd.h), in words of 32 bits.
@@ -171,7 +171,7 @@ impl PidFd {
         }
     }
 
-    /// Returns its number, or `None` if it was reaped.
+    /// Returns its process id, or `None` if it was reaped.
     ///
     /// # Errors
     /// If `/proc` cannot be read.

@@ -1,8 +1,8 @@
-//! Directories and files that nobody gets at but their owner, or a group that was allowed to read.
+//! Directories and files that only their owner can access, or a group that was given read access.
 //!
-//! What a directory lets others do is written on it: mode 0700 is for the owner, and a directory with
-//! the set-group-id bit whose group may read and enter it, and nobody else may, is for that group, too.
-//! Whatever is made in it follows.
+//! The mode of a directory determines the access of others: mode 0700 is for the owner, and a directory with
+//! the set-group-id bit whose group, and nobody else, may read and enter it is for that group, too.
+//! Files and directories in it get the same access.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -25,7 +25,7 @@ const SHARED: u32 = 0o2050;
 /// Levels of directories that are walked: none of ours nests so deep.
 const DEPTH_MAX: usize = 16;
 
-/// Who may read what a directory keeps.
+/// The users who may read the content of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
     /// Its owner.
@@ -35,10 +35,10 @@ pub enum Readers {
 }
 
 impl Readers {
-    /// Returns who may read what is made in a directory, by what is written on it.
+    /// Returns who may read new files in a directory, by its mode.
     ///
     /// # Errors
-    /// If the directory cannot be looked at.
+    /// If the directory cannot be examined.
     pub fn in_dir(dir: &Path) -> io::Result<Self> {
         let of = fs::metadata(dir)?;
         let is_shared = of.mode() & SHARED == SHARED && of.mode() & OTHERS == 0;
@@ -68,20 +68,20 @@ impl Readers {
     }
 }
 
-/// Makes a directory for its owner, and what is missing above it as any directory. One that is there
-/// stays as it is.
+/// Creates a directory for its owner, and missing parents with the default mode. An existing one
+/// is not changed.
 ///
 /// # Errors
-/// If it cannot be made, or something else has its name.
+/// If it cannot be created, or another kind of file has its name.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
     make(dir, Readers::Owner)
 }
 
-/// Makes a directory, and what is missing above it, for those who may read the one that they are in. One
-/// that is there stays as it is.
+/// Creates a directory, and missing parents, with the access of its parent. An existing
+/// one is not changed.
 ///
 /// # Errors
-/// If it cannot be made, or something else has its name.
+/// If it cannot be created, or another kind of file has its name.
 pub fn make_dir_alike(dir: &Path) -> io::Result<()> {
     let above = parent(dir);
     let readers = match Readers::in_dir(above) {
@@ -113,10 +113,10 @@ fn make(dir: &Path, readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Makes a file that was not there, for those who may read its directory, and opens it to read and write.
+/// Creates a new file with the access of its directory, and opens it to read and write.
 ///
 /// # Errors
-/// If there is something by that name, or the file cannot be made.
+/// If the name exists, or the file cannot be created.
 pub fn create_new(path: &Path) -> io::Result<File> {
     let readers = Readers::in_dir(parent(path))?;
     let mut options = File::options();
@@ -132,7 +132,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 /// Opens a file for reading and writing that belongs to this user, or to the owner of the directory.
 ///
 /// # Errors
-/// If it cannot be opened, is a link, or another user put it there: he could read what is written.
+/// If it cannot be opened, is a link, or another user's, who could read the written data.
 pub fn open_own(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     let options = options.read(true).write(true);
@@ -146,10 +146,10 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file as [`open_own`] does, and makes it for those who may read its directory if it is not there.
+/// Opens a file as [`open_own`] does, and creates it with the access of its directory if it is missing.
 ///
 /// # Errors
-/// If it cannot be opened or made, is a link, or another user's.
+/// If it cannot be opened or created, is a link, or another user's.
 pub fn open_or_create(path: &Path) -> io::Result<File> {
     match create_new(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_own(path),
@@ -157,12 +157,12 @@ pub fn open_or_create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Takes from everybody but the owner what he may do with a directory, and returns whether there was
-/// something. Left as it is: another user's directory, unless we are root, and one with the sticky bit,
-/// which is everybody's.
+/// Removes all access of other users than the owner to a directory, and returns whether there was any.
+/// Not changed are: another user's directory, unless this process is root, and one with the sticky bit,
+/// which all users share.
 ///
 /// # Errors
-/// If it cannot be looked at or changed, or is a link.
+/// If it cannot be examined or changed, or is a link.
 pub fn close_dir(dir: &Path) -> io::Result<bool> {
     let dir = open_dir(dir)?;
     let of = dir.metadata()?;
@@ -174,7 +174,7 @@ pub fn close_dir(dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Makes a directory for its owner, and what is missing above it as any directory; closes one that is there.
+/// Creates a directory for its owner, and missing parents with the default mode; closes an existing one.
 ///
 /// # Errors
 /// As [`make_dir`] and [`close_dir`].
@@ -183,7 +183,7 @@ pub fn keep(dir: &Path) -> io::Result<()> {
     close_dir(dir).map(|_was_open| ())
 }
 
-/// Closes a directory if all that is in it has a name that is ours; returns whether it was closed.
+/// Closes a directory if all of its entries have names of ours; returns whether it was closed.
 ///
 /// # Errors
 /// As [`close_dir`].
@@ -200,20 +200,20 @@ pub fn close_if(dir: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<bool
     close_dir(dir)
 }
 
-/// Returns whether everybody may do something with a directory that is ours to close.
+/// Returns whether other users have access to a directory that [`close_dir`] would close.
 ///
 /// # Errors
-/// If it cannot be looked at.
+/// If it cannot be examined.
 pub fn is_open(dir: &Path) -> io::Result<bool> {
     let of = fs::metadata(dir)?;
     Ok(of.mode() & OTHERS != 0 && is_ours(&of))
 }
 
-/// Gives a file, or a directory and all that is in it, to these readers; unless we are root, but for what
-/// belongs to another user. Links are not followed.
+/// Gives these readers access to a file, or to a directory and all that is in it; unless this process is root,
+/// files of other users are skipped. Links are not followed.
 ///
 /// # Errors
-/// If something cannot be changed: the group is not one of ours, or the disk takes no changes.
+/// If a mode or owner cannot be changed: the process is not in the group, or the disk is read-only.
 pub fn give(path: &Path, readers: Readers) -> io::Result<()> {
     give_below(path, readers, 0)
 }
@@ -241,7 +241,7 @@ fn give_dir(path: &Path, readers: Readers, depth: usize) -> io::Result<()> {
     set_readers(path, readers)
 }
 
-/// Gives a directory to these readers, and not what is in it.
+/// Gives these readers access to a directory, and not to its content.
 ///
 /// # Errors
 /// As [`give`].

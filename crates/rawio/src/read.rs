@@ -1,4 +1,4 @@
-//! Reads that only take what memory has.
+//! Reads from memory only.
 
 #![expect(
     unsafe_code,
@@ -11,18 +11,18 @@ use std::os::fd::{AsFd, AsRawFd};
 /// What a read that may not wait came back with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NowaitRead {
-    /// So many bytes were in memory and are in the buffer now: less than asked for at the end of
+    /// So many bytes were in memory and are in the buffer now: fewer than requested at the end of
     /// the file, or where the next page is not in memory. 0 is the end of the file.
     Read(usize),
     /// Not even the first byte is in memory.
     WouldBlock,
-    /// This file system, or this kernel, cannot say.
+    /// This file system, or this kernel, does not support it.
     Unsupported,
 }
 
 /// Reads from `offset` into `buf` what the page cache holds, without waiting for a disk.
 ///
-/// The kernel may take the question as a hint and start to read ahead what is missing.
+/// The kernel may take the request as a hint and start to read missing pages ahead.
 ///
 /// # Errors
 /// Whatever else `preadv2(2)` gives; never `EINTR`.

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// Exchanges what two names stand for, in one step: whatever happens, each stands for one of both.
+/// Exchanges two names atomically: whatever happens, each refers to one of both files.
 ///
 /// # Errors
 /// As `renameat2(2)` with `RENAME_EXCHANGE`; if there is a zero byte in a name.

@@ -18,7 +18,7 @@ use crate::dax::is_dax;
 /// Bytes that are looked at with one call: what is noted of them is 64 KiB at most.
 const STEP: u64 = 256 << 20;
 
-/// What the page cache had of a part of a file at some moment.
+/// The pages of a part of a file that were in the page cache at some moment.
 #[derive(Debug)]
 pub struct Resident {
     page: u64,
@@ -33,7 +33,7 @@ pub struct Resident {
 /// mapped directly (DAX). There is nothing to drop then.
 ///
 /// # Errors
-/// If the file system does not answer.
+/// If the file system does not respond.
 pub fn is_only_copy(file: impl AsFd) -> io::Result<bool> {
     const RAMFS: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x8584_58f6);
     let kind = fstatfs(&file)?.filesystem_type();
@@ -41,9 +41,9 @@ pub fn is_only_copy(file: impl AsFd) -> io::Result<bool> {
 }
 
 impl Resident {
-    /// Looks at the pages that some bytes of a file lie in. Nothing is read, and no page is touched.
+    /// Examines the pages of a range of a file. Nothing is read, and no page is touched.
     ///
-    /// Who may not write to the file is told by the kernel that all of it is there.
+    /// Without write access to the file, the kernel reports all pages as present.
     ///
     /// # Errors
     /// If the file cannot be mapped.
@@ -85,7 +85,7 @@ impl Resident {
         ones.sum()
     }
 
-    /// Returns whether every page was there.
+    /// Returns whether every page was present.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.count() == self.pages
@@ -105,8 +105,8 @@ impl Resident {
         ranges
     }
 
-    /// Has the kernel drop the pages that lie wholly or partly in `bytes`, were looked at and were not
-    /// there then. Those that are mapped, or changed and not written back, stay.
+    /// Makes the kernel drop the pages that overlap `bytes`, were examined and were absent
+    /// then. Those that are mapped, or dirty, stay.
     ///
     /// # Errors
     /// As `posix_fadvise(2)`.

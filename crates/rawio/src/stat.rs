@@ -28,7 +28,7 @@ pub struct Stat {
     pub rdev: (u32, u32),
     /// Length in bytes.
     pub size: u64,
-    /// Space it takes, in units of 512 bytes.
+    /// Space on the disk, in units of 512 bytes.
     pub blocks: u64,
     /// Time of the last access: seconds and nanoseconds.
     pub atime: (i64, u32),
@@ -38,7 +38,7 @@ pub struct Stat {
     pub ctime: (i64, u32),
     /// Time of birth, where the file system keeps it: seconds and nanoseconds.
     pub birth: Option<(i64, u32)>,
-    /// Which mount it was reached through, where the kernel says so (since Linux 5.8).
+    /// The mount through which it was reached, if the kernel reports it (since Linux 5.8).
     pub mount: Option<u64>,
 }
 

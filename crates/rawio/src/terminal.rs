@@ -5,11 +5,11 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
-/// Unlocks the other side of a master, and opens it. No path is looked up, so nobody can put something
-/// else there.
+/// Unlocks the other side of a master, and opens it. No path is looked up, so it cannot be
+/// replaced.
 ///
 /// # Errors
-/// If `master` is none.
+/// If `master` is not a terminal master.
 pub fn open_other_side(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let unlocked: libc::c_int = 0;
     // SAFETY: reads the number, which is on the stack.
@@ -39,10 +39,10 @@ pub fn control_by(terminal: BorrowedFd<'_>) -> io::Result<()> {
         .map(drop)
 }
 
-/// Tells a terminal how large its window is.
+/// Sets the window size of a terminal.
 ///
 /// # Errors
-/// If it is none.
+/// If it is not a terminal.
 pub fn set_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io::Result<()> {
     let size = libc::winsize {
         ws_row: rows,

@@ -153,7 +153,7 @@ fn outcome(result: isize) -> Option<io::Result<usize>> {
     }
 }
 
-/// Sets an extended attribute of `name` in `dir`, for tests of those who read them.
+/// Sets an extended attribute of `name` in `dir`, for tests.
 ///
 /// # Errors
 /// Whatever `lsetxattr(2)` gives.

@@ -1,4 +1,4 @@
-//! Who has an image and runs containers of it, while they are recorded.
+//! The interface to an engine that has an image and runs its containers while they are recorded.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,11 @@ pub(crate) trait Engine {
     /// If it is not.
     fn check_is_there(&self) -> anyhow::Result<()>;
 
-    /// Has the guard remove the containers that are to be started. They stay until all is kept:
-    /// as long as one is there, the engine keeps the layers.
+    /// Has the guard remove the containers that are to be started. They stay until all recordings are
+    /// stored: while one exists, the engine keeps the layers.
     ///
     /// # Errors
-    /// If the guard is gone.
+    /// If the guard has ended.
     fn promise(&self, guard: &mut Guard, runs: u16) -> anyhow::Result<()>;
 
     /// Starts a container.
@@ -39,13 +39,13 @@ pub(crate) struct Start<'a> {
     pub(crate) options: &'a [String],
     /// The command, if it is not the image's.
     pub(crate) command: &'a [String],
-    /// What is waited for.
+    /// The condition to wait for.
     pub(crate) until: &'a Until,
 }
 
 /// A container that was started to be recorded.
 pub(crate) trait Running {
-    /// Returns when its start was asked for.
+    /// Returns when its start was requested.
     fn started(&self) -> Instant;
 
     /// Waits for output, at most for `patience`.
@@ -54,19 +54,19 @@ pub(crate) trait Running {
     /// Returns the exit code of the first process, if it has ended.
     ///
     /// # Errors
-    /// If the engine does not answer.
+    /// If the engine does not respond.
     fn exit_code(&mut self) -> anyhow::Result<Option<i64>>;
 
-    /// Returns whether its health check says that it is well.
+    /// Returns whether its health check succeeds.
     ///
     /// # Errors
-    /// If the engine does not answer.
+    /// If the engine does not respond.
     fn is_healthy(&mut self) -> anyhow::Result<bool>;
 
-    /// Returns the first process, if it is there: for its network.
+    /// Returns the first process, if it runs: for its network namespace.
     ///
     /// # Errors
-    /// If the engine does not answer.
+    /// If the engine does not respond.
     fn pid(&mut self) -> anyhow::Result<Option<u32>>;
 
     /// Ends it, and waits until its root is unmounted.

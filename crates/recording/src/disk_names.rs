@@ -1,7 +1,7 @@
-//! What a boot reads of a raw disk image, told by partitions and files and not by places on the disk.
+//! The reads of a boot from a raw disk image, by partitions and files instead of offsets.
 //!
-//! This is for people: names are looked up in the image as it is now. Files are found by e2fsprogs' `debugfs`, in
-//! partitions with ext2, ext3 or ext4; if it is missing or takes too long, partitions alone are told.
+//! This is for people: names are looked up in the present image. Files are found by e2fsprogs' `debugfs`, in
+//! partitions with ext2, ext3 or ext4; if it is missing or takes too long, only partitions are reported.
 
 mod ext4;
 mod partitions;
@@ -18,27 +18,27 @@ use serde::Serialize;
 use ext4::FileBlocks;
 use partitions::{Partition, partitions};
 
-/// Files that are told: those with the most blocks.
+/// Files that are reported: those with the most blocks.
 const FILES_TOLD: usize = 1000;
 
-/// What is read of a disk image.
+/// The reads from a disk image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DiskUse {
-    /// What is read of each partition, in their order, and beside them.
+    /// The reads from each partition, in their order, and from outside of them.
     pub partitions: Vec<PartitionUse>,
     /// Files of which most is read, the first 1000.
     pub files: Vec<FileUse>,
-    /// Why files are not told of partitions whose files could be.
+    /// Why files of some partitions are not reported although they could be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// What is read of a partition.
+/// The reads from a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PartitionUse {
-    /// Its number; 0 for what lies outside of all, and for a disk without a partition table.
+    /// Its number; 0 for reads outside of all partitions, and for a disk without a partition table.
     pub number: u32,
-    /// Its name, or what it is for, and its file system if that is known.
+    /// Its name or purpose, and its file system if that is known.
     pub name: String,
     /// Blocks of 4 KiB that are read.
     pub blocks: u64,
@@ -46,7 +46,7 @@ pub struct PartitionUse {
     pub of: u64,
 }
 
-/// What is read of a file in a partition.
+/// The reads from a file in a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileUse {
     /// The partition's number.
@@ -57,7 +57,7 @@ pub struct FileUse {
     pub blocks: u64,
 }
 
-/// Tells what a boot image has of its disk image, if it is of one, a raw one that is still there.
+/// Returns the reads in a boot image, if it is of a raw disk image that still exists.
 #[must_use]
 pub fn of_image(image: &Image) -> Option<DiskUse> {
     let path = image.info().source.label.strip_prefix("disk:")?;
@@ -76,7 +76,7 @@ pub fn of_image(image: &Image) -> Option<DiskUse> {
     of_ranges(root.path(), &ranges).ok()
 }
 
-/// Tells what lies in some ranges of a raw disk image.
+/// Returns the reads in some ranges of a raw disk image.
 ///
 /// # Errors
 /// If the image cannot be read.

@@ -30,7 +30,7 @@ use mounting::source::timestamp;
 pub struct ImageRequest {
     /// The image.
     pub name: ImageName,
-    /// When it counts as ready; `None` leaves it to the image.
+    /// When it counts as ready; `None` for the image's own condition.
     pub until: Option<Until>,
     /// How the runs are made.
     pub runs: RunSettings,
@@ -38,10 +38,28 @@ pub struct ImageRequest {
     pub run_options: Vec<String>,
     /// What becomes of earlier recordings of the layers.
     pub earlier: Earlier,
-    /// The engines to ask.
+    /// The engines to use.
     pub engines: Engines,
     /// Where layouts and archives are unpacked.
     pub scratch: PathBuf,
+}
+
+impl ImageRequest {
+    /// Returns the options for the engine's run command, each word for itself.
+    pub(crate) fn options(&self) -> anyhow::Result<Vec<String>> {
+        let mut options = Vec::new();
+        for some in &self.run_options {
+            options.extend(words::split(some).context("reading `run_args`")?);
+        }
+        Ok(options)
+    }
+
+    /// Returns the command; empty for the image's own.
+    pub(crate) fn command(&self) -> anyhow::Result<Vec<String>> {
+        let word = |word: &std::ffi::OsString| word.to_str().map(str::to_owned);
+        let command: Option<Vec<String>> = self.runs.command.iter().map(word).collect();
+        command.context("the command of a container is UTF-8")
+    }
 }
 
 /// Where the engines are.
@@ -66,17 +84,17 @@ pub struct ImageReport {
     pub manifest: Option<Digest>,
     /// What the runs waited for.
     pub until: String,
-    /// What the runs did.
+    /// The results of the runs.
     pub runs: Vec<Run>,
     /// The lowest layer first.
     pub layers: Vec<LayerReport>,
 }
 
-/// Records the boot of an image, and keeps what it read of each layer.
+/// Records the boot of an image, and stores a boot image of each layer.
 ///
 /// # Errors
-/// If the image is not there, cannot be run, is not ready in time, or the boot images cannot be
-/// kept.
+/// If the image is missing, cannot be run, is not ready in time, or the boot images cannot be
+/// stored.
 pub fn record(
     request: &ImageRequest,
     store: &StoreSettings,
@@ -108,7 +126,8 @@ pub fn record(
     Ok(report)
 }
 
-fn open(
+/// Finds the image, and who runs it.
+pub(crate) fn open(
     request: &ImageRequest,
     guard: &mut Guard,
     interrupt: &Interrupt,
@@ -164,18 +183,12 @@ impl<'a> Recording<'a> {
         engine: &'a dyn Engine,
         until: &'a Until,
     ) -> anyhow::Result<Self> {
-        let mut options = Vec::new();
-        for some in &request.run_options {
-            options.extend(words::split(some).context("reading `run_args`")?);
-        }
-        let word = |word: &std::ffi::OsString| word.to_str().map(str::to_owned);
-        let command: Option<Vec<String>> = request.runs.command.iter().map(word).collect();
         Ok(Self {
             request,
             engine,
             until,
-            options,
-            command: command.context("the command of a container is UTF-8")?,
+            options: request.options()?,
+            command: request.command()?,
             runs: Vec::new(),
         })
     }
@@ -265,7 +278,7 @@ impl<'a> Recording<'a> {
 }
 
 /// Returns the image's name with everything that people leave out; its ID if it has no name.
-fn full_name(image: &LocalImage) -> String {
+pub(crate) fn full_name(image: &LocalImage) -> String {
     let mut names = std::iter::once(&image.reference).chain(&image.names);
     // An ID, and the beginning of one, look like names: only what the engine calls a name is one.
     let name = names.find_map(|name| {

@@ -39,7 +39,7 @@ impl KeepPlace {
 /// A recording, apart from what its runs did: what goes into the boot image's description.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// What was read, of all runs.
+    /// The merged recordings of all runs.
     pub merged: Merged,
     /// The command that was recorded.
     pub command: Vec<OsString>,
@@ -49,7 +49,7 @@ pub struct Recording {
     pub left_out: BTreeSet<String>,
 }
 
-/// What was kept.
+/// The stored boot image.
 #[derive(Debug, Serialize)]
 pub struct Kept {
     /// Its name in the store, if it is there.
@@ -182,7 +182,7 @@ fn files_of(plan: &ReplayPlan) -> u64 {
     files.len() as u64
 }
 
-/// Returns a line for each of what is kept of a list, and one for the rest.
+/// Returns a line for each item of a truncated list, and one for the rest.
 pub fn lines<T>(list: &FirstOf<T>, line: impl Fn(&T) -> String) -> Vec<String> {
     let more = (list.more() > 0).then(|| format!("and {} more", list.more()));
     list.iter().map(line).chain(more).collect()

@@ -39,12 +39,12 @@ struct Layer {
 #[derive(Debug)]
 pub(crate) struct Layers(Vec<Layer>);
 
-/// What was kept of a layer.
+/// The stored boot image of a layer.
 #[derive(Debug, Serialize)]
 pub struct LayerReport {
     /// Its diff ID.
     pub layer: Digest,
-    /// Where it is unpacked.
+    /// The directory where it is unpacked.
     pub dir: PathBuf,
     /// Its boot image, if anything of the layer was needed.
     pub kept: Option<KeptLayer>,
@@ -54,7 +54,7 @@ impl Layers {
     /// Opens the directories of the layers.
     ///
     /// # Errors
-    /// If one cannot be read, or is being recorded by somebody else.
+    /// If one cannot be read, or is being recorded by another process.
     pub(crate) fn open(layers: &[LocalLayer]) -> anyhow::Result<Self> {
         let mut opened = Vec::new();
         for layer in layers {
@@ -83,8 +83,8 @@ impl Layers {
         Ok(Self(opened))
     }
 
-    /// Mounts a fresh recorder over each layer's directory, and over what serves it: who uses that
-    /// is not disturbed.
+    /// Mounts a new recorder over each layer's directory, and over its present mount: users of that
+    /// are not disturbed.
     ///
     /// # Errors
     /// If one cannot be mounted; the others are unmounted again.
@@ -101,7 +101,7 @@ impl Layers {
         Ok(Recorders(mounted))
     }
 
-    /// Unmounts the recorders of a run. Its container is gone by now.
+    /// Unmounts the recorders of a run. Its container has been removed.
     ///
     /// # Errors
     /// If one cannot be unmounted.
@@ -123,11 +123,11 @@ impl Layers {
         Ok(unmounted)
     }
 
-    /// Takes what was heard of a boot that is over, as traces of the layers, which are scanned for
+    /// Returns the recording of a boot that is over, as traces of the layers, which are scanned for
     /// that.
     ///
     /// # Errors
-    /// If a layer cannot be scanned, or there was more than a trace can hold.
+    /// If a layer cannot be scanned, or the recording is too large for a trace.
     pub(crate) fn take_traces(
         &mut self,
         boot: Vec<(Recorded, RawTrace)>,
@@ -190,7 +190,7 @@ impl Layers {
 pub(crate) struct Recorders(Vec<(Recorded, Mount)>);
 
 impl Recorders {
-    /// Returns for how long nothing was asked of any layer.
+    /// Returns the time since the last request to any layer.
     pub(crate) fn idle(&self) -> Duration {
         let layers = self.0.iter();
         let last = layers
@@ -199,8 +199,8 @@ impl Recorders {
         last.map_or(Duration::ZERO, |last| last.elapsed())
     }
 
-    /// Returns what was heard until now: the boot ends here, and what stopping the container reads
-    /// is not part of it.
+    /// Returns the recording until now: the boot ends here, and reads while the container is stopped are
+    /// not part of it.
     pub(crate) fn stop(&self) -> Vec<RawTrace> {
         let layers = self.0.iter();
         layers.map(|(recorded, _)| recorded.stop()).collect()

@@ -16,8 +16,8 @@ pub struct LineWatch {
 }
 
 impl LineWatch {
-    /// Takes the next piece, and returns whether it completes a line that matches. A prompt is a
-    /// line without an end: the piece behind the last one counts, too.
+    /// Takes the next piece of output, and returns whether it completes a line that matches. A prompt is a
+    /// line without an end: the part after the last newline counts, too.
     pub fn sees(&mut self, piece: &[u8], wanted: Option<&Regex>) -> bool {
         self.tail.extend_from_slice(piece);
         let surplus = self.tail.len().saturating_sub(TAIL_MAX);

@@ -18,8 +18,8 @@ pub enum Located {
     Image(ImageName),
 }
 
-/// Finds out. What says that it is an image is one; a path that is there is that path; any other
-/// name is Docker's to know.
+/// Classifies a source: one with the prefix of an image is an image; an existing path is that path;
+/// any other name is looked up in Docker.
 ///
 /// # Errors
 /// If it is neither a path nor the name of an image.

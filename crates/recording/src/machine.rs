@@ -1,8 +1,8 @@
-//! A virtual machine that is booted from a disk image to record what it reads.
+//! A virtual machine that is booted from a disk image to record its reads.
 //!
-//! QEMU runs without a window, with the image as its disk. The disk is the file of the recorded mount, which nobody
-//! can write to; what the guest writes goes to a temporary overlay that QEMU throws away. A boot is ready when the
-//! serial console shows a line, or when the machine shows one of its own [`MachineSign`]s.
+//! QEMU runs without a window, with the image as its disk. The disk is the file of the recorded mount, which is
+//! read-only; writes of the guest go to a temporary overlay that QEMU discards. A boot is ready when the serial
+//! console shows a line, or when the machine shows one of its own [`MachineSign`]s.
 
 mod convert;
 mod signs;
@@ -67,6 +67,11 @@ impl Machine {
         Ok(Self { options })
     }
 
+    /// Returns the program that boots a machine.
+    pub(crate) fn program() -> String {
+        format!("qemu-system-{}", std::env::consts::ARCH)
+    }
+
     /// Prepares one boot from the image at `disk`, with its sockets in `scratch`, until `sign` is seen.
     ///
     /// # Errors
@@ -104,8 +109,7 @@ impl Machine {
         format: DiskFormat,
         ssh: Option<u16>,
     ) -> anyhow::Result<Vec<OsString>> {
-        let program = format!("qemu-system-{}", std::env::consts::ARCH);
-        let mut words = vec![program];
+        let mut words = vec![Self::program()];
         words.extend(
             "-nodefaults -no-user-config -display none -no-reboot"
                 .split(' ')
@@ -156,10 +160,9 @@ impl Machine {
         Ok(words)
     }
 
-    /// Returns the program and the options that were given, for people.
+    /// Returns the program and the given options, for people.
     pub(crate) fn shown_command(&self) -> Vec<OsString> {
-        let program = format!("qemu-system-{}", std::env::consts::ARCH);
-        let words = std::iter::once(program).chain(self.options.iter().cloned());
+        let words = std::iter::once(Self::program()).chain(self.options.iter().cloned());
         words.map(OsString::from).collect()
     }
 
@@ -169,7 +172,7 @@ impl Machine {
             .any(|option| names.contains(&option.as_str()))
     }
 
-    /// Returns a port that nobody listens at. Another program may take it before QEMU does; then QEMU says so.
+    /// Returns a free port. Another program may take it before QEMU does; then QEMU reports that.
     fn free_port(&self) -> anyhow::Result<u16> {
         ensure!(
             !self.has(&NETWORKS),

@@ -1,5 +1,5 @@
-//! Asking a port from inside another process's network namespace: so no port of a container has
-//! to be published, and one without a network can be asked, too.
+//! Probes a port from inside another process's network namespace: so no port of a container has to
+//! be published, and a container without a network can be probed, too.
 
 use std::fs::File;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -27,7 +27,7 @@ impl NetProbe {
     /// Sends a thread into the network namespace of a process.
     ///
     /// # Errors
-    /// If the process is gone, or the system does not let us in.
+    /// If the process has ended, or the system refuses.
     pub fn enter(pid: u32) -> anyhow::Result<Self> {
         let doing = || format!("entering the network of process {pid}");
         let network = File::open(format!("/proc/{pid}/ns/net")).with_context(doing)?;
@@ -70,7 +70,7 @@ impl NetProbe {
         Ok(probe)
     }
 
-    /// Returns whether what `until` names answers in that network.
+    /// Returns whether the address in `until` responds in that network.
     pub fn answers(&self, until: &Until) -> bool {
         let asked = self.ask.as_ref().map(|ask| ask.send(until.clone()));
         matches!(asked, Some(Ok(()))) && self.answers.recv_timeout(ANSWER).unwrap_or(false)

@@ -19,7 +19,7 @@ pub(crate) struct OwnCheck {
 }
 
 impl OwnCheck {
-    /// Returns the check of an image; one without a check never says that it is well.
+    /// Returns the health check of an image; without one it never succeeds.
     pub(crate) fn new(config: &RunConfig) -> Self {
         let check = config.healthcheck.clone().unwrap_or_default();
         Self {

@@ -1,4 +1,4 @@
-//! When a container is ready, whoever runs it.
+//! When a container is ready, on any engine.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -25,18 +25,18 @@ const LAST_LINES: usize = 10;
 /// How long a boot without a health check and a port has to be quiet.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// A condition, and whose idea it was.
+/// A condition, and its origin.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) until: Until,
-    /// Why, if the user did not say.
+    /// The reason, if the user did not choose it.
     pub(crate) because: Option<&'static str>,
 }
 
-/// Chooses when an image counts as ready, if the user does not say.
+/// Chooses when an image counts as ready, if the user does not.
 ///
 /// # Errors
-/// If the user wants a health check, and the image has none.
+/// If the user requests a health check, and the image has none.
 pub(crate) fn choose(wanted: Option<&Until>, config: &RunConfig) -> anyhow::Result<Chosen> {
     let has_check = config.health_command().is_some();
     if let Some(until) = wanted {
@@ -60,7 +60,7 @@ pub(crate) fn choose(wanted: Option<&Until>, config: &RunConfig) -> anyhow::Resu
 
 /// Waits until a container is ready and returns how long it took.
 ///
-/// `idle` says for how long nothing has been read from its layers.
+/// `idle` returns the time since the last read from its layers.
 ///
 /// # Errors
 /// [`NotReady`] if it ends before, or does not become ready within `timeout`;

@@ -1,4 +1,4 @@
-//! The runs of a recording: how each is made, and what it did.
+//! The runs of a recording: how each is made, and its result.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tracer::{Summary, Trace};
 use crate::until::Until;
 use mounting::source::write_trace;
 
-/// What every recording is asked for, whatever its source.
+/// The settings of every recording, whatever its source.
 #[derive(Clone, Debug)]
 pub struct RunSettings {
     /// How many runs are recorded.
@@ -42,21 +42,21 @@ fn write_trace_in(dir: &Path, name: &str, trace: &Trace) -> anyhow::Result<()> {
     write_trace(trace, &dir.join(format!("{name}.trace")))
 }
 
-/// What is told while a recording goes on.
+/// An event during a recording, for display.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// The condition was not given: this one was chosen.
     Chosen {
-        /// What is waited for.
+        /// The condition.
         until: &'a Until,
-        /// Why.
+        /// The reason.
         because: &'a str,
     },
-    /// A container was ready after this time: what comes then, a scan above all, is no part of the start.
+    /// A container was ready after this time: later work, mainly a scan, is not part of the start.
     Ready(Duration),
 }
 
-/// What one run did.
+/// The result of one run.
 #[derive(Debug, Serialize)]
 pub struct Run {
     /// Milliseconds from the start to readiness.

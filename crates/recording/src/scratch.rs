@@ -1,8 +1,8 @@
 //! Where a recording mounts its source: `<run-dir>/record-<number>/`, with the directories `mnt` for
 //! the recorded mount and `scratch` for the sandbox.
 //!
-//! A recorder that is killed leaves its mount behind, which answers nobody. While it lives it holds a
-//! lock on the directory, so that the next recorder knows the dead from its neighbours, in whatever
+//! A recorder that is killed leaves its mount behind, which does not respond. While it lives it holds a
+//! lock on the directory, so that the next recorder can tell dead ones from those in use, in whatever
 //! PID namespace they are, and clears them.
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) struct Scratch {
     pub(crate) mountpoint: PathBuf,
     /// An empty directory.
     pub(crate) scratch: PathBuf,
-    /// Says that its owner lives; nothing for what a dead one left that took no lock.
+    /// Proves that its owner lives; `None` for the directory of a dead one that took no lock.
     own: Option<OwnDir>,
 }
 
@@ -72,8 +72,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Unmounts and removes what recorders left behind that are not alive any more. What does not go
-/// is in nobody's way: the log says so, and the next recorder tries again.
+/// Unmounts and removes what dead recorders left. Failures are logged, and the next recorder tries
+/// again.
 ///
 /// # Errors
 /// If the run directory cannot be read.

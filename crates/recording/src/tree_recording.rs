@@ -68,7 +68,7 @@ pub struct TreeReport {
     /// The boot image.
     #[serde(flatten)]
     pub kept: Kept,
-    /// What the runs did.
+    /// The results of the runs.
     pub runs: Vec<Run>,
     /// What of a raw disk image that is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,10 +78,10 @@ pub struct TreeReport {
     pub warnings: Vec<String>,
 }
 
-/// Records the runs of a command, and keeps what they read.
+/// Records the runs of a command, and stores a boot image of them.
 ///
 /// # Errors
-/// If a run cannot be recorded, or the boot image cannot be kept.
+/// If a run cannot be recorded, or the boot image cannot be stored.
 pub fn record(
     request: &TreeRequest,
     store: &StoreSettings,
@@ -136,7 +136,7 @@ pub fn record(
     })
 }
 
-/// Tells what was read of a raw disk image; what cannot be looked at is not told.
+/// Reports what was read of a raw disk image; what cannot be examined is not reported.
 fn disk_use(source: &Source, recording: &Recording) -> Option<DiskUse> {
     let SourceKind::Disk {
         format: DiskFormat::Raw,
@@ -184,16 +184,11 @@ fn record_once(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Boot> {
     let until = &request.until;
-    if let Until::Tcp(port) = until {
-        ensure!(
-            !port_answers(*port),
-            "port {port} is in use: stop the program that listens there"
-        );
-    }
+    check_port(until)?;
     let place = Scratch::new(run_dir)?;
     let recorded = Recorded::new(root)?;
     let mount = mount_recorded(&recorded, &place.mountpoint, &root.path().to_string_lossy())?;
-    let (mut workload, signs) = start(request, root, &place)?;
+    let (mut workload, signs) = start(request, root, &place.mountpoint, &place)?;
     let idle = || {
         recorded
             .last_event()
@@ -215,14 +210,27 @@ fn record_once(
     })
 }
 
-/// Starts what is recorded; a machine comes with the signs that it shows when it is ready.
-fn start(
+/// Refuses a port at which somebody else listens already.
+pub(crate) fn check_port(until: &Until) -> anyhow::Result<()> {
+    if let Until::Tcp(port) = until {
+        ensure!(
+            !port_answers(*port),
+            "port {port} is in use: stop the program that listens there"
+        );
+    }
+    Ok(())
+}
+
+/// Starts what is recorded; a machine comes with the signs that it shows when it is ready. `seen` is the directory
+/// that the source is seen in: a mount of it, or itself.
+pub(crate) fn start(
     request: &TreeRequest,
     root: &SourceRoot,
+    seen: &Path,
     place: &Scratch,
 ) -> anyhow::Result<(Workload, Option<Signs>)> {
     if let (Some(machine), SourceKind::Disk { name, format }) = (&request.machine, root.kind()) {
-        let image = place.mountpoint.join(name);
+        let image = seen.join(name);
         let sign = match &request.until {
             Until::Machine(sign) => Some(sign),
             _ => None,
@@ -232,27 +240,27 @@ fn start(
         let workload = Workload::start(&WorkingRoot::Here, env, &prepared.command)?;
         return Ok((workload, Some(prepared.signs)));
     }
-    start_command(request, root, place).map(|workload| (workload, None))
+    start_command(request, root, seen, place).map(|workload| (workload, None))
 }
 
 fn start_command(
     request: &TreeRequest,
     root: &SourceRoot,
+    seen: &Path,
     place: &Scratch,
 ) -> anyhow::Result<Workload> {
     let command = &request.runs.command;
     match root.kind() {
         SourceKind::Disk { name, .. } => {
-            let image = place.mountpoint.join(name);
+            let image = seen.join(name);
             Workload::start(&WorkingRoot::Here, ("YOLOFS_IMAGE", &image), command)
         }
         SourceKind::Tree if request.root == CommandRoot::Host => {
-            let env = ("YOLOFS_MNT", place.mountpoint.as_path());
-            Workload::start(&WorkingRoot::Here, env, command)
+            Workload::start(&WorkingRoot::Here, ("YOLOFS_MNT", seen), command)
         }
         SourceKind::Tree => {
             let overlay = WorkingRoot::Overlay {
-                lower: &place.mountpoint,
+                lower: seen,
                 scratch: &place.scratch,
             };
             Workload::start(&overlay, ("YOLOFS_MNT", Path::new("/")), command)

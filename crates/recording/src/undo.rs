@@ -1,9 +1,9 @@
-//! Undoing what a recording did to an engine, even if the recorder is killed.
+//! Undoes a recording's changes to an engine, even if the recorder is killed.
 //!
-//! A recorded mount lies over a directory of Docker's or containerd's. Should its daemon die, the
-//! mount stays and answers nobody, and so does every container of that image. So another process
-//! watches: `bootimg __guard` hears from the recorder what would have to be undone, and undoes it
-//! when their pipe closes without the word that all is well.
+//! A recorded mount is over a directory of Docker's or containerd's. If its daemon dies, the mount stays
+//! and does not respond, and neither does any container of that image. So another process watches:
+//! `bootimg __guard` receives from the recorder what would have to be undone, and undoes it when
+//! their pipe closes without a message of success.
 
 use std::io::{BufRead as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -20,14 +20,14 @@ use host::mount_table::{clear_if_dead, top_at};
 /// The label of recorded containers.
 pub const LABEL: &str = "yolofs.record";
 
-/// One thing to undo.
+/// One change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Undo {
     /// Unmounts a recorded mount, if it is (still) there.
     Unmount {
         /// Where it is.
         at: PathBuf,
-        /// Its label: what it may have been mounted over stays.
+        /// Its label: other mounts below it stay.
         label: String,
     },
     /// Removes Docker's containers with this value of our label.
@@ -64,7 +64,7 @@ enum Word {
 }
 
 impl Undo {
-    /// Does it. What is not there is undone.
+    /// Undoes the change, unless it is undone already.
     ///
     /// # Errors
     /// If it cannot be done.
@@ -101,7 +101,7 @@ impl Undo {
     }
 }
 
-/// Undoes all, the last first, and says on the log what could not be undone.
+/// Undoes all, the last first, and logs failures.
 pub fn undo_all(undos: &[Undo]) {
     for undo in undos.iter().rev() {
         if let Err(error) = undo.run() {
@@ -110,7 +110,7 @@ pub fn undo_all(undos: &[Undo]) {
     }
 }
 
-/// The process that undoes what we do not live to undo.
+/// The process that undoes changes if this one dies.
 #[derive(Debug)]
 pub struct Guard {
     child: Child,
@@ -119,7 +119,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts it, in a process group of its own: what ends us does not end it.
+    /// Starts it, in a process group of its own: a signal to ours does not end it.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -139,20 +139,20 @@ impl Guard {
         })
     }
 
-    /// Notes what is about to become necessary to undo: before it is done.
+    /// Registers a change to undo: before it is made.
     ///
     /// # Errors
-    /// If the guard is gone.
+    /// If the guard has ended.
     pub fn promise(&mut self, undo: Undo) -> anyhow::Result<()> {
         self.tell(&Word::Promised(undo.clone()))?;
         self.promised.push(undo);
         Ok(())
     }
 
-    /// Notes that something was undone in the meantime: from now on it is others' business.
+    /// Removes a change that was undone in the meantime.
     ///
     /// # Errors
-    /// If the guard is gone.
+    /// If the guard has ended.
     pub fn fulfilled(&mut self, undo: &Undo) -> anyhow::Result<()> {
         self.promised.retain(|promised| promised != undo);
         self.tell(&Word::Fulfilled(undo.clone()))
@@ -178,7 +178,7 @@ impl Drop for Guard {
     }
 }
 
-/// Is the guard: listens until the recorder is done, or gone.
+/// Runs the guard: listens until the recorder reports success, or dies.
 ///
 /// # Errors
 /// If standard input cannot be read.

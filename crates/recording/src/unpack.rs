@@ -1,8 +1,8 @@
-//! The process that unpacks the image of a layout or an archive: all that parses what others made.
+//! The process that unpacks the image of a layout or an archive: it does all parsing of untrusted data.
 //!
-//! The recorder mounts, and starts what the image says, so it cannot give up much itself. This is the same
-//! program again, and is left the image, to read, and one directory, to unpack it in: nobody to call, no
-//! program to start. Its answer is a line that the recorder reads with a bound.
+//! The recorder mounts, and starts the image's program, so it cannot be confined much itself. This process is the
+//! same program again, with access to the image, to read, and to one directory, to unpack it in: without network,
+//! and without executing programs. Its result is a line that the recorder reads with a bound.
 
 use std::fs::{DirBuilder, Permissions, set_permissions};
 use std::io::{Read as _, Write};
@@ -31,7 +31,7 @@ const ANSWER_MAX: u64 = 32 << 20;
 /// Who may look into a layer, once there: as into any directory of a container.
 const PLAIN: u32 = 0o755;
 
-/// What was unpacked.
+/// The unpacked image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Found {
     /// What the layout or archive calls it.
@@ -40,7 +40,7 @@ pub(crate) struct Found {
     pub(crate) id: Digest,
     /// The digest of its manifest, if it has one.
     pub(crate) manifest: Option<Digest>,
-    /// How it is run.
+    /// How its containers are run.
     pub(crate) config: RunConfig,
     /// The diff IDs of its layers, the lowest first, which is unpacked in `0`.
     pub(crate) layers: Vec<Digest>,
@@ -53,7 +53,7 @@ enum Response {
     Failed { why: String },
 }
 
-/// Has a process unpack an image below a directory of ours, and waits for it.
+/// Unpacks an image below our directory in a separate process, and waits for it.
 ///
 /// # Errors
 /// If it cannot be started, fails, or is killed.
@@ -121,11 +121,11 @@ fn answer(child: &mut Child, interrupt: &Interrupt) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-/// What the process does, which is started as `unpack-image IMAGE INTO`: unpacks the layers of an image, confined
-/// to that, into directories below an empty one, and answers.
+/// Runs that process, which is started as `unpack-image IMAGE INTO`: unpacks the layers of an image, confined
+/// to that, into directories below an empty one, and writes the result.
 ///
 /// # Errors
-/// If it cannot answer.
+/// If it cannot write the result.
 pub fn unpack(image: &str, into: &Path, answer_to: &mut dyn Write) -> anyhow::Result<()> {
     set_pdeathsig(Signal::SIGKILL).context("asking for a signal at the recorder's end")?;
     let answer = match unpack_confined(image, into) {
@@ -180,6 +180,8 @@ fn open(name: &ImageName) -> anyhow::Result<Image> {
         ImageName::DockerArchive { file, reference } => {
             Ok(oci::archive::open(file, reference.as_deref(), &platform)?)
         }
-        ImageName::Docker { .. } | ImageName::Containerd { .. } => bail!("{name} belongs to an engine, which unpacks it itself"),
+        ImageName::Docker { .. } | ImageName::Containerd { .. } => {
+            bail!("{name} belongs to an engine, which unpacks it itself")
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! Containers of an image that no engine has: from a layout or an archive, unpacked for the
+//! Containers of an image from a layout or an archive, without an engine: unpacked for the
 //! recording, and run in our own sandbox.
 //!
-//! The sandbox has mount and PID namespaces of its own and the host's network. It is no prison: an
-//! image that is not trusted is to be recorded with an engine.
+//! The sandbox has mount and PID namespaces of its own and the host's network. It is no security
+//! boundary: an untrusted image must be recorded with an engine.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -44,12 +44,12 @@ pub(crate) struct Unpacked {
 }
 
 impl Unpacked {
-    /// Has an image unpacked below a scratch directory, where nobody else gets at it, by a process that can
-    /// do nothing else. The guard removes it.
+    /// Unpacks an image below a scratch directory that other users cannot enter, in a separate, confined
+    /// process. The guard removes the directory.
     ///
     /// # Errors
-    /// If the image or a layer of it is damaged, hostile or too large, the disk is full, or other users may
-    /// exchange what is in the scratch directory.
+    /// If the image or a layer of it is damaged, malicious or too large, the disk is full, or other users can
+    /// replace what is in the scratch directory.
     pub(crate) fn open(
         image: &ImageName,
         scratch: &Path,

@@ -16,7 +16,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much of an HTTP answer is read: the status line is all that counts.
 const STATUS_LINE_MAX: usize = 256;
 
-/// What `--until` names.
+/// The value of `--until`.
 #[derive(Clone, Debug)]
 pub enum Until {
     /// A line of the command's output matches.
@@ -37,12 +37,12 @@ pub enum Until {
     Machine(MachineSign),
 }
 
-/// Who runs the health check, and how often.
+/// How the health check is run, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     /// We have it run often: an image's own interval is made for years of service.
     Often,
-    /// Docker, as the image says.
+    /// By Docker, with the image's interval.
     AsDocker,
 }
 

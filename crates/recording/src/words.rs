@@ -1,4 +1,4 @@
-//! Splitting options into words, as a shell does it: for `--run-args`.
+//! Splitting options into words, as a shell does: for `--run-args`.
 
 use anyhow::bail;
 

@@ -26,7 +26,7 @@ const PROBE_EVERY: Duration = Duration::from_millis(10);
 /// stop` gives, halved, because its work is done.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Where a command runs.
+/// The root directory of a command.
 #[derive(Debug)]
 pub enum WorkingRoot<'a> {
     /// In namespaces of its own, with an overlay on this directory as its root; the second
@@ -37,7 +37,7 @@ pub enum WorkingRoot<'a> {
         /// The empty directory.
         scratch: &'a Path,
     },
-    /// Where we are.
+    /// That of this process.
     Here,
 }
 
@@ -110,7 +110,7 @@ impl Workload {
 
     /// Waits until the command is ready and returns how long it took.
     ///
-    /// `idle` says for how long nothing has been read from the recorded mount, and `seen` whether a virtual machine
+    /// `idle` returns the time since the last read from the recorded mount, and `seen` whether a virtual machine
     /// shows that it is ready.
     ///
     /// # Errors
@@ -163,8 +163,8 @@ impl Workload {
     }
 
     /// Ends the command. One that runs here is asked to, and killed after a while. One in
-    /// namespaces of its own is killed at once: what it wrote is thrown away with its overlay, and
-    /// as process 1 it would not even hear a SIGTERM that it does not handle.
+    /// namespaces of its own is killed at once: its writes are discarded with its overlay, and
+    /// as process 1 it does not receive a SIGTERM that it does not handle.
     pub fn stop(mut self) {
         let grace = if self.has_namespaces {
             Duration::ZERO

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::kind::FileKind;
 use crate::sum::sum;
 
-/// Most files and directories that are told one by one: what a person looks through.
+/// Most files and directories that are listed one by one: what a person looks through.
 const LISTED_MAX: usize = 200;
 
 /// What a boot reads, the largest parts one by one.
@@ -28,14 +28,14 @@ pub struct Content {
     pub kinds: Vec<KindShare>,
 }
 
-/// What is read of a file.
+/// The reads of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileShare {
-    /// Its path, without a slash before it.
+    /// Its path, without a leading slash.
     pub path: String,
     /// Index of its layer, from the bottom.
     pub layer: usize,
-    /// What it is for.
+    /// Its kind.
     pub kind: FileKind,
     /// Bytes that are read.
     pub bytes: u64,
@@ -45,10 +45,10 @@ pub struct FileShare {
     pub first_ms: u64,
 }
 
-/// What is read of the files of a directory, without those below it.
+/// The reads of the files of a directory, without those below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryShare {
-    /// Its path, without a slash before it; empty for the root.
+    /// Its path, without a leading slash; empty for the root.
     pub path: String,
     /// Bytes that are read.
     pub bytes: u64,
@@ -56,7 +56,7 @@ pub struct DirectoryShare {
     pub files: u64,
 }
 
-/// What is read of files of one kind.
+/// The reads of files of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindShare {
     /// The kind.
@@ -68,7 +68,7 @@ pub struct KindShare {
 }
 
 impl Content {
-    /// Sums up what is read of files, in any order.
+    /// Sums the reads of files, in any order.
     #[must_use]
     pub fn of(mut files: Vec<FileShare>) -> Self {
         // Equal ones go by name, so that equal data make equal pages.

@@ -1,6 +1,6 @@
 //! From data to a page.
 //!
-//! [`markup`] is the only way to write, [`shell`] what every page has; [`chart`] and [`table`] are
+//! [`markup`] is the only way to write, [`shell`] has the common parts of pages; [`chart`] and [`table`] are
 //! the parts of which the sections are made. Each section is a module and answers one question.
 
 mod chart;

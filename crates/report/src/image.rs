@@ -1,4 +1,4 @@
-//! What a page about one image says.
+//! The data of a page about one image.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,19 +11,19 @@ use crate::timeline::Timeline;
 /// Everything that is known of one image.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ImageReport {
-    /// What it is called: a reference, a name of the store, or a file.
+    /// Its name: a reference, a name of the store, or a file.
     pub name: String,
     /// Its other names.
     pub other_names: Vec<String>,
-    /// What was recorded, with its kind: `dir:/srv/root`, `disk:/srv/disk.raw`.
+    /// The recorded source, with its kind: `dir:/srv/root`, `disk:/srv/disk.raw`.
     pub source: String,
-    /// What identifies it.
+    /// Its digests.
     pub digests: Vec<NamedDigest>,
     /// When and how it was recorded.
     pub recording: RecordingReport,
-    /// What boots read when.
+    /// The reads of boots by time.
     pub timeline: Timeline,
-    /// What they read.
+    /// The content that they read.
     pub content: Content,
     /// How alike the recorded runs were.
     pub stability: StabilityReport,
@@ -31,7 +31,7 @@ pub struct ImageReport {
     pub layers: Vec<LayerReport>,
     /// The mounts that use it now.
     pub mounts: Vec<MountReport>,
-    /// How long its boot takes from where.
+    /// The duration of its boot by source.
     pub measured: Vec<Comparison>,
 }
 
@@ -51,11 +51,11 @@ pub struct RecordingReport {
     pub recorded_at: i64,
     /// Name and version of the program that recorded it; may be empty.
     pub tool: String,
-    /// The command that booted it; empty if nobody knows.
+    /// The command that booted it; empty if unknown.
     pub command: Vec<String>,
     /// Recordings that were merged.
     pub runs: u16,
-    /// Milliseconds from the start to readiness, run by run; empty if nobody knows.
+    /// Milliseconds from the start to readiness, run by run; empty if unknown.
     pub ready_ms: Vec<u64>,
 }
 
@@ -86,14 +86,14 @@ impl StabilityReport {
     }
 }
 
-/// What one layer costs.
+/// The cost of one layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerReport {
     /// Its digest, or what its source is called.
     pub name: String,
     /// The id of its boot image; nothing if boots read nothing of the layer.
     pub boot_image: Option<String>,
-    /// Bytes of all files of the layer; nothing if nobody knows.
+    /// Bytes of all files of the layer; `None` if unknown.
     pub source_bytes: Option<u64>,
     /// Bytes that boots read.
     pub touched_bytes: u64,
@@ -103,7 +103,7 @@ pub struct LayerReport {
     pub extents: u64,
     /// Uses of metadata that a prewarm repeats.
     pub touches: u64,
-    /// Bytes in the store that only this boot image takes.
+    /// Bytes in the store that only this boot image uses.
     pub own_bytes: u64,
     /// Bytes in the store that other boot images have as well.
     pub shared_bytes: u64,

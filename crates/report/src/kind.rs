@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a file is for. Only its name and its permissions are asked: that is what the metadata of a
-/// boot image has.
+/// The purpose of a file, by its name and its permissions: the metadata of a boot image
+/// has no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileKind {
@@ -17,7 +17,7 @@ pub enum FileKind {
     Bytecode,
     /// Configuration.
     Configuration,
-    /// A whole disk.
+    /// A disk image.
     Disk,
     /// Anything else.
     Data,
@@ -26,9 +26,9 @@ pub enum FileKind {
 /// Whether anybody may execute a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execute {
-    /// Somebody may.
+    /// Some user may.
     Allowed,
-    /// Nobody may.
+    /// No user may.
     Denied,
 }
 
@@ -62,7 +62,7 @@ impl FileKind {
         }
     }
 
-    /// Returns what people call files of this kind.
+    /// Returns the name of files of this kind, in the plural.
     #[must_use]
     pub const fn plural(self) -> &'static str {
         match self {

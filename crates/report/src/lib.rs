@@ -1,16 +1,16 @@
-//! One self-contained HTML page about a boot, from what was recorded and measured.
+//! A self-contained HTML page about a boot, from recordings and measurements.
 //!
-//! Everything here is pure: from data to text. Whoever has a store and mounts fills an
+//! Everything here is pure: from data to text. A program with a store and mounts fills an
 //! [`ImageReport`] or a [`NodeReport`]; [`ImageReport::html`] and [`NodeReport::html`] write the
-//! page. A page needs nothing but itself: no network, no fonts, no framework. Equal data make equal
+//! page. A page is self-contained: no network, no fonts, no framework. Equal data make equal
 //! pages.
 //!
-//! - [`Timeline`] is what was needed when, [`Content`] is what it was, [`LayerReport`] what each
-//!   layer costs, [`MountReport`] what missed. Each is bounded, whatever a boot image holds.
-//! - [`Measured`] is what a bench found: how long the same boot takes from the disk, from a daemon
+//! - [`Timeline`] is the needed data by time, [`Content`] by file, [`LayerReport`] the cost of each
+//!   layer, [`MountReport`] the misses. Each is bounded, whatever a boot image holds.
+//! - [`Measured`] has the results of a benchmark: the duration of the same boot from the disk, from a daemon
 //!   as in YOLO, and from the page cache. `docs/report.md` describes its file.
 //!
-//! Names of files, images and commands are written by whoever made an image. The page escapes
+//! Names of files, images and commands are untrusted. The page escapes
 //! every one, and forbids the browser any script, style or address that is not its own.
 //!
 //! ```

@@ -22,9 +22,9 @@ pub struct Measured {
 pub struct Comparison {
     /// What booted, as the bench calls it.
     pub subject: String,
-    /// What was the case meanwhile, such as `docker, disk at 150 IOPS and contended`.
+    /// The condition, such as `docker, disk at 150 IOPS and contended`.
     pub condition: String,
-    /// What was measured, in the order of [`ServedFrom`].
+    /// The measurements, in the order of [`ServedFrom`].
     pub ways: Vec<WayReport>,
 }
 
@@ -40,11 +40,11 @@ pub enum ServedFrom {
     Yolofs,
     /// The page cache, filled by a boot before: as fast as this machine goes.
     NativeWarm,
-    /// What only the bench knows.
+    /// A name that only the benchmark knows.
     Other(String),
 }
 
-/// What was measured of one way, one entry for each boot. Counts that were not taken are left out.
+/// The measurements of one way, one entry for each boot. Missing counts are left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WayReport {
     /// The way.
@@ -73,12 +73,12 @@ pub enum MeasuredError {
         "it is not what a bench writes (a list of samples is needed, each with mode and ready_ms)"
     )]
     Json(#[from] serde_json::Error),
-    /// A sample's time is none.
+    /// A sample's time is invalid.
     #[error("sample {number} says that a boot took {ready_ms} ms")]
     NoTime {
-        /// Which sample, from 1.
+        /// The sample, from 1.
         number: usize,
-        /// What it says.
+        /// Its value.
         ready_ms: f64,
     },
 }
@@ -89,8 +89,8 @@ struct Document {
 }
 
 impl Measured {
-    /// The longest file that is believed to hold measurements, in bytes: a hundred thousand samples
-    /// with all they may say.
+    /// The longest file of measurements, in bytes: a hundred thousand samples
+    /// with all fields.
     pub const FILE_MAX: u64 = 64 << 20;
 
     /// Reads what a bench wrote.
@@ -129,8 +129,8 @@ impl Measured {
         })
     }
 
-    /// Takes out the measurements of an image, by any of its names. A bench may say `nginx` and
-    /// mean `docker.io/library/nginx:1.25`.
+    /// Removes and returns the measurements of an image, by any of its names. A benchmark may write `nginx`
+    /// for `docker.io/library/nginx:1.25`.
     pub fn take(&mut self, names: &[&str]) -> Vec<Comparison> {
         let is_one = |subject: &str| names.iter().any(|name| is_called(name, subject));
         let (taken, left) = std::mem::take(&mut self.comparisons)
@@ -140,7 +140,7 @@ impl Measured {
         taken
     }
 
-    /// Returns the measurements that are left.
+    /// Returns the remaining measurements.
     #[must_use]
     pub fn into_rest(self) -> Vec<Comparison> {
         self.comparisons
@@ -176,7 +176,7 @@ impl WayReport {
 }
 
 impl Comparison {
-    /// Returns what was measured of a way.
+    /// Returns the measurements of a way.
     #[must_use]
     pub fn way(&self, way: &ServedFrom) -> Option<&WayReport> {
         self.ways.iter().find(|report| report.way == *way)
@@ -220,7 +220,7 @@ impl From<ServedFrom> for String {
 }
 
 impl ServedFrom {
-    /// Returns what people call it.
+    /// Returns its title.
     #[must_use]
     pub fn title(&self) -> &str {
         match self {

@@ -1,21 +1,21 @@
-//! What a mount that uses a boot image has to say.
+//! The data of a mount that uses a boot image.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// How a mount does: what was hit, and what missed.
+/// A mount's hits and misses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountReport {
-    /// What is mounted.
+    /// The source.
     pub source: String,
-    /// Where.
+    /// The mount point.
     pub mountpoint: String,
-    /// `serving`, or why not.
+    /// `serving`, or another state.
     pub state: String,
     /// The name of the boot image in use.
     pub boot_image: Option<String>,
-    /// Where the prewarm stands: `off`, `running`, `done`, `cancelled` or `failed`.
+    /// The state of the prewarm: `off`, `running`, `done`, `cancelled` or `failed`.
     pub prewarm: String,
     /// Runs of blocks answered from the boot image.
     pub hits: u64,
@@ -37,7 +37,7 @@ pub struct MountReport {
     pub damaged_reads: u64,
     /// Pages that were pushed into the page cache.
     pub injected_pages: u64,
-    /// Of these, pages that were asked for again because the kernel had dropped them.
+    /// Of these, pages that were requested again because the kernel had evicted them.
     pub evicted_pages: u64,
     /// Requests of the kernel, by kind.
     pub requests: BTreeMap<String, u64>,

@@ -1,4 +1,4 @@
-//! What a page about a node says.
+//! The data of a page about a node.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,11 @@ pub struct NodeReport {
     pub name: String,
     /// The directory of the store.
     pub store: String,
-    /// Bytes that the store may take.
+    /// The maximum size of the store.
     pub store_max_bytes: u64,
     /// Bytes of the store's files.
     pub store_bytes: u64,
-    /// Bytes that the boot images would take if they shared nothing.
+    /// Bytes that the boot images would use without sharing.
     pub unshared_bytes: u64,
     /// Boot images in the store; a container image has one for each layer.
     pub boot_images: u64,
@@ -25,6 +25,6 @@ pub struct NodeReport {
     pub images: Vec<ImageReport>,
     /// Every mount, also of what has no boot image.
     pub mounts: Vec<MountReport>,
-    /// Measurements of what is none of the images.
+    /// Measurements of other images.
     pub measured: Vec<Comparison>,
 }

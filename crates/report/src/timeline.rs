@@ -16,7 +16,7 @@ pub struct Need {
     pub bytes: u64,
 }
 
-/// What is needed when, in slices of equal length.
+/// The needed data by time, in slices of equal length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
     /// Milliseconds in a slice; 0 if nothing is needed.
@@ -37,8 +37,8 @@ pub struct Moment {
 }
 
 impl Timeline {
-    /// Makes a timeline of what is needed, in any order. A slice is `bin_ms` long, or as many times
-    /// that as it takes to need few of them.
+    /// Makes a timeline of needs, in any order. A slice is `bin_ms` long, or a multiple
+    /// of it, so that there are few slices.
     #[must_use]
     pub fn of(needs: &[Need], bin_ms: u64) -> Self {
         let Some(last) = needs.iter().map(|need| need.at_ms).max() else {

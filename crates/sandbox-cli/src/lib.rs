@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-/// Does what the command line says, and returns what the program ends with.
+/// Runs the command line, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let args = args::Sandbox::parse();

@@ -25,12 +25,12 @@ use crate::serve::{serve, socket};
 use crate::show;
 use crate::text::{print, write_out};
 
-/// The exit code of a command that failed, and of a program whose time was over: as `docker run` and
+/// The exit code of a command that failed, and of a program that was killed by the timeout: as `docker run` and
 /// `timeout(1)` have them.
 pub(crate) const FAILED: u8 = 125;
 const LATE: u8 = 124;
 
-/// Does what the command line says.
+/// Runs the command line.
 pub(crate) fn run(args: &Sandbox) -> anyhow::Result<ExitCode> {
     let client = Client::at(socket(&args.run_dir));
     let json = args.json;
@@ -138,6 +138,7 @@ fn zygote(client: &Client, json: bool, command: &ZygoteCommand) -> anyhow::Resul
                 modules: module.clone(),
                 store: python.store.as_deref().map(absolute).transpose()?,
                 memory_bytes: memory << 20,
+                learned: None,
             };
             let made = client.add_zygote(&spec)?;
             print(json, &made, |made| format!("{}\n", made.id))

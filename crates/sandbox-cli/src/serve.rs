@@ -18,7 +18,7 @@ pub(crate) fn socket(run_dir: &Path) -> std::path::PathBuf {
     run_dir.join("api.sock")
 }
 
-/// Serves until it is asked to end.
+/// Serves until it receives a request to end.
 pub(crate) fn serve(run_dir: &Path, args: &ServeArgs) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

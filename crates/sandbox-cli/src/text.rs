@@ -1,4 +1,4 @@
-//! What is printed: text for people, or JSON for programs.
+//! Output: text for people, or JSON for programs.
 
 use std::io::{self, Write as _};
 
@@ -21,7 +21,7 @@ pub(crate) fn print<T: Serialize>(
     }
 }
 
-/// Writes to standard output. That nobody reads any more (`| head`) is no failure.
+/// Writes to standard output. A closed pipe (`| head`) is no failure.
 pub(crate) fn write_out(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -30,7 +30,7 @@ pub(crate) fn write_out(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes a line to standard error. If nobody reads that, there is nobody to be told.
+/// Writes a line to standard error, and ignores errors.
 pub(crate) fn complain(line: &str) {
     let _unread = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

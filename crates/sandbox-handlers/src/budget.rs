@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-/// What may be kept.
+/// The limits of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Bytes of memory that Zygotes and frozen sandboxes of handlers take for themselves, together.
+    /// Bytes of memory that Zygotes and frozen sandboxes of handlers alone use, together.
     pub memory_bytes: u64,
-    /// Bytes of installed packages that no handler needs; `None` does not bound them.
+    /// Bytes of installed packages that no handler needs; `None` for no limit.
     pub package_bytes: Option<u64>,
-    /// How long a sandbox waits before it is frozen. Until then its next request finds it running.
+    /// How long an idle sandbox runs before it is frozen.
     pub freeze_after: Duration,
-    /// How long a sandbox waits at all.
+    /// How long a sandbox stays idle before it is ended.
     pub end_after: Duration,
 }
 

@@ -1,11 +1,11 @@
-//! Why a handler does not answer.
+//! Why a call of a handler failed.
 
 use std::time::Duration;
 
 use sandbox::SandboxError;
 use sandbox_packages::PackageError;
 
-/// Why there is no answer.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -21,12 +21,12 @@ pub enum CallError {
     /// All of its sandboxes are busy, and as many requests wait as may.
     #[error("the handler {0} has as many requests as it may: ask again later")]
     Busy(String),
-    /// Its time was over.
+    /// It did not respond in time.
     #[error("the handler {name} did not answer within {patience:?}")]
     Late {
         /// The handler.
         name: String,
-        /// How long it had.
+        /// The deadline.
         patience: Duration,
     },
     /// Its code raised an error, or cannot be loaded.
@@ -34,23 +34,23 @@ pub enum CallError {
     Failed {
         /// The handler.
         name: String,
-        /// What it said.
+        /// Its message.
         said: String,
     },
-    /// It has no sandbox.
+    /// It could not get a sandbox.
     #[error("the handler {name} has no sandbox")]
     Sandbox {
         /// The handler.
         name: String,
-        /// Why.
+        /// The cause.
         source: SandboxError,
     },
-    /// It has no packages.
+    /// It could not get its packages.
     #[error("the handler {name} does not have its packages")]
     Packages {
         /// The handler.
         name: String,
-        /// Why.
+        /// The cause.
         source: PackageError,
     },
 }

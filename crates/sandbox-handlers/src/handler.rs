@@ -1,4 +1,4 @@
-//! One handler: who asks it, who waits, and its sandboxes.
+//! One handler: its requests, its queue, and its sandboxes.
 
 use std::time::Instant;
 
@@ -20,11 +20,11 @@ pub(crate) struct Handler {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those that nobody asks, the last one used last.
+    /// Idle ones, the last used last.
     idle: Vec<Instance>,
     /// All that there are, and are being started.
     live: u32,
-    /// Those that are being frozen or ended: for a moment nobody can have them.
+    /// Those that are being frozen or ended: not available meanwhile.
     aside: u32,
     waiting: u32,
     hits: Hits,
@@ -33,7 +33,7 @@ struct State {
     closed: bool,
 }
 
-/// What a request goes on with.
+/// The next step of a request.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// A sandbox that has loaded the handler.
@@ -111,7 +111,7 @@ impl Handler {
         place
     }
 
-    /// Notes how long a start took.
+    /// Records the duration of a start.
     pub(crate) fn started_in(&self, start_ms: f64) {
         self.state.lock().start_ms = start_ms;
     }
@@ -141,7 +141,7 @@ impl Handler {
         self.freed.notify_all();
     }
 
-    /// Takes out the one that was used longest ago of those that `wants` says it is: [`Self::put_back`] or
+    /// Takes out the least recently used one for which `wants` is true: [`Self::put_back`] or
     /// [`Self::gone`] follows.
     pub(crate) fn take_idle(&self, wants: impl Fn(&Instance) -> bool) -> Option<Instance> {
         let mut state = self.state.lock();
@@ -150,7 +150,7 @@ impl Handler {
         Some(state.idle.remove(place))
     }
 
-    /// Puts one back that was taken out, to the others that were used long ago.
+    /// Returns one that was taken out, to the least recently used ones.
     pub(crate) fn put_back(&self, instance: Instance) {
         let mut state = self.state.lock();
         state.aside -= 1;
@@ -163,7 +163,7 @@ impl Handler {
         self.freed.notify_all();
     }
 
-    /// Returns what is known of those that are frozen, to choose which goes first.
+    /// Returns the cache data of frozen ones, to choose which is evicted first.
     pub(crate) fn kept(&self) -> Vec<Kept> {
         let now = Instant::now();
         let state = self.state.lock();
@@ -186,7 +186,7 @@ impl Handler {
         kept
     }
 
-    /// Takes no more requests, and ends the sandboxes that wait.
+    /// Accepts no more requests, and ends the idle sandboxes.
     pub(crate) fn close(&self) {
         let idle = {
             let mut state = self.state.lock();

@@ -23,10 +23,10 @@ const HANDLERS_MAX: usize = 4096;
 /// How often the budget is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What is told of a handler.
+/// The view of a handler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandlerView {
-    /// What it is.
+    /// Its specification.
     #[serde(flatten)]
     pub spec: HandlerSpec,
     /// Its sandboxes.
@@ -68,10 +68,10 @@ impl Handlers {
         })
     }
 
-    /// Adds a handler. Nothing of it runs before it is called.
+    /// Adds a handler. None of its code runs before it is called.
     ///
     /// # Errors
-    /// If it makes no sense, or there is another one of this name.
+    /// If it is invalid, or there is another one of this name.
     pub fn add(&self, spec: HandlerSpec) -> Result<()> {
         spec.check()?;
         if !spec.code.is_dir() {
@@ -94,7 +94,7 @@ impl Handlers {
         Ok(())
     }
 
-    /// Removes a handler. Requests that are under way are answered.
+    /// Removes a handler. Requests in progress are completed.
     ///
     /// # Errors
     /// If there is none of this name.
@@ -120,15 +120,15 @@ impl Handlers {
         views.collect()
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters.
     pub fn counts(&self) -> HandlerCounts {
         self.shared.counts()
     }
 
-    /// Has a handler handle an event, and returns its answer. Both are JSON.
+    /// Has a handler handle an event, and returns its result. Both are JSON.
     ///
     /// # Errors
-    /// If there is no such handler, too many requests wait, it does not answer in time, or fails.
+    /// If there is no such handler, too many requests wait, it does not respond in time, or fails.
     pub fn call(&self, name: &str, event: &[u8]) -> Result<Vec<u8>> {
         let called = self.shared.call(name, event);
         self.shared.count(|counts| match &called {

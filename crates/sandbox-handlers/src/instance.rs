@@ -9,7 +9,7 @@ use sandbox::{Phase, Request, Sandbox, SandboxError, Sandboxes, Stdio};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The longest event and the longest answer: those of other platforms are 6 MB.
+/// The longest event and the longest result: those of other platforms are 6 MB.
 pub(crate) const MESSAGE_MAX_BYTES: usize = 8 << 20;
 
 /// A sandbox that has loaded a handler, or is ready to.
@@ -17,22 +17,24 @@ pub(crate) const MESSAGE_MAX_BYTES: usize = 8 << 20;
 pub(crate) struct Instance {
     pub(crate) sandbox: Arc<Sandbox>,
     channel: UnixStream,
-    /// Since when nobody asks it.
+    /// Since when it is idle.
     pub(crate) idle_since: Instant,
-    /// The bytes that it takes for itself, if it is frozen.
+    /// The bytes that it alone uses, if it is frozen.
     pub(crate) frozen_bytes: Option<u64>,
 }
 
-/// What comes back.
+/// The response.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reply {
     pub(crate) value: Value,
     pub(crate) error: Option<String>,
+    /// What the handler's code has imported of others, in the answer to the request to load it.
+    pub(crate) modules: Vec<String>,
 }
 
 impl Instance {
-    /// Starts a sandbox whose program waits to be told to load.
+    /// Starts a sandbox whose program waits for a request to load.
     pub(crate) fn start(sandboxes: &Sandboxes, request: Request) -> Result<Self, SandboxError> {
         let step = |source| SandboxError::Step {
             doing: "making a socket",
@@ -94,7 +96,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Returns whether it can be asked again.
+    /// Returns whether it can handle another request.
     pub(crate) fn lives(&self) -> bool {
         !matches!(self.sandbox.phase(), Phase::Ended(_))
     }
@@ -106,7 +108,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Lets it go on, if it is frozen.
+    /// Resumes it, if it is frozen.
     pub(crate) fn thaw(&mut self) -> Result<(), SandboxError> {
         if self.frozen_bytes.take().is_some() {
             self.sandbox.resume()?;
@@ -114,7 +116,7 @@ impl Instance {
         Ok(())
     }
 
-    /// The end of what it wrote to its standard errors.
+    /// The end of its standard error.
     pub(crate) fn last_words(&self) -> String {
         let written = self.sandbox.written();
         let text = written.map(|[_, err]| String::from_utf8_lossy(&err.bytes).trim().to_owned());

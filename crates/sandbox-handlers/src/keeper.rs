@@ -1,4 +1,4 @@
-//! Keeps to the budget: freezes who waits, and ends what is worth least.
+//! Enforces the budget: freezes idle sandboxes, and ends the least valuable ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::handler::Handler;
 use crate::instance::Instance;
 use crate::shared::Shared;
 
-/// Freezes who waits, and ends what there is too much of.
+/// Freezes idle sandboxes, and ends those beyond the budget.
 pub(crate) fn keep(shared: &Shared) {
     let handlers: Vec<Arc<Handler>> = shared.handlers.read().values().cloned().collect();
     let budget = shared.budget;

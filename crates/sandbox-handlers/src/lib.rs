@@ -1,8 +1,8 @@
 //! Handlers: programs that sandboxes keep ready for requests, within limits and one budget of memory.
 //!
 //! A handler is a function in a directory of code. Its first request starts a sandbox that loads it, by a
-//! fork of a Zygote (Python) or in one that was started ahead (Node.js). After the answer the sandbox stays, frozen,
-//! for the next one. What stays is bounded by a budget of memory that it shares with the Zygotes.
+//! fork of a Zygote (Python) or in one that was started ahead (Node.js). After the response the sandbox stays, frozen,
+//! for the next request. Frozen sandboxes share a budget of memory with the Zygotes.
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -1,6 +1,6 @@
 # Runs in a sandbox, and calls a handler for whoever asks on standard input, which is a socket:
 # docs/handler-protocol.md.
-import json, os, socket, struct, sys, traceback
+import builtins, json, os, socket, struct, sys, traceback
 
 channel = socket.socket(fileno=os.dup(0))
 null = os.open("/dev/null", os.O_RDONLY)
@@ -27,15 +27,35 @@ def told():
     return json.loads(receive(struct.unpack("<I", receive(4))[0]))
 
 
+imported = set()
+import_module = builtins.__import__
+
+
+def note_import(name, globals=None, locals=None, fromlist=(), level=0):
+    """Imports, and notes which modules of others the handler's own code asks for."""
+    module = import_module(name, globals, locals, fromlist, level)
+    if level == 0 and str((globals or {}).get("__file__", "")).startswith("/code/"):
+        imported.update([name], (f"{name}.{part}" for part in fromlist or ()))
+    return module
+
+
+def is_of_others(name):
+    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+    return origin is not None and not origin.startswith("/code/")
+
+
 told()
 sys.path.insert(0, "/code")
+builtins.__import__ = note_import
 try:
     import handler
     handle = handler.handle
 except BaseException:
     send({"error": traceback.format_exc()[-4000:]})
     sys.exit(1)
-send({})
+finally:
+    builtins.__import__ = import_module
+send({"modules": sorted(filter(is_of_others, imported))[:1024]})
 while True:
     event = told()["event"]
     try:

@@ -1,4 +1,4 @@
-//! What a call of a handler does, from its queue to its answer.
+//! A call of a handler, from its queue to its response.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,24 +17,24 @@ use crate::instance::{Instance, MESSAGE_MAX_BYTES, Reply};
 use crate::spares::Spares;
 use crate::spec::{HandlerSpec, Runtime};
 
-/// What was done so far.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandlerCounts {
     /// Requests that found a sandbox with the handler in it.
     pub hits: u64,
     /// Microseconds that these took, together.
     pub hit_micros: u64,
-    /// Requests that started one.
+    /// Requests that started a sandbox.
     pub starts: u64,
     /// Those of them that used one that was started ahead.
     pub spares: u64,
-    /// Sandboxes that are started and nobody's yet.
+    /// Sandboxes that are started and not used yet.
     pub spares_ready: u64,
     /// Microseconds that the requests that started one took, together.
     pub start_micros: u64,
     /// Requests that were refused since too many waited.
     pub busy: u64,
-    /// Requests whose time was over.
+    /// Requests that timed out.
     pub late: u64,
     /// Requests whose handler failed.
     pub failed: u64,
@@ -42,9 +42,9 @@ pub struct HandlerCounts {
     pub kept_bytes: u64,
     /// Frozen sandboxes that were ended for the budget.
     pub evicted_instances: u64,
-    /// Zygotes that were.
+    /// Zygotes that were evicted.
     pub evicted_zygotes: u64,
-    /// Packages that were.
+    /// Packages that were evicted.
     pub evicted_packages: u64,
 }
 
@@ -194,7 +194,14 @@ impl Shared {
             }
         };
         match instance.load(deadline) {
-            Ok(Reply { error: None, .. }) => Ok(instance),
+            Ok(Reply {
+                error: None,
+                modules,
+                ..
+            }) => {
+                self.sandboxes.note_imports(&instance.sandbox, modules);
+                Ok(instance)
+            }
             Ok(reply) => Err(value_of(&spec.name, reply)
                 .err()
                 .unwrap_or_else(|| CallError::Unknown(spec.name.clone()))),

@@ -1,4 +1,4 @@
-//! Sandboxes that are started before anybody asks for them, and get their code when somebody does: for runtimes that
+//! Sandboxes that are started before they are requested, and get their code with a request: for runtimes that
 //! cannot fork.
 //!
 //! A spare has run nothing but the runner. It is used for one handler, once.
@@ -31,7 +31,7 @@ fn kind(spec: &HandlerSpec) -> HandlerSpec {
 }
 
 impl Spares {
-    /// Takes one for a handler, and mounts its code in it.
+    /// Takes one for a handler, and mounts the handler's code in it.
     pub(crate) fn take(&self, sandboxes: &Sandboxes, spec: &HandlerSpec) -> Option<Instance> {
         let kind = kind(spec);
         let spare = {
@@ -77,7 +77,7 @@ impl Spares {
         Ok(())
     }
 
-    /// Ends those of handlers that are gone.
+    /// Ends those of removed handlers.
     pub(crate) fn keep_for(&self, specs: &[HandlerSpec]) {
         let kinds: Vec<_> = specs.iter().map(kind).collect();
         let mut spares = self.0.lock();

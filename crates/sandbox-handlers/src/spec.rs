@@ -1,4 +1,4 @@
-//! What a handler is.
+//! The specification of a handler.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,11 +32,11 @@ pub enum Runtime {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandlerSpec {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The base of its sandboxes.
     pub base: String,
-    /// What it is written for.
+    /// Its runtime.
     #[serde(default)]
     pub runtime: Runtime,
     /// The interpreter, by its path in the base.
@@ -49,17 +49,17 @@ pub struct HandlerSpec {
     /// Its variables.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// What it reaches.
+    /// Its network.
     #[serde(default)]
     pub network: Network,
     /// What each of its sandboxes may use.
     #[serde(default)]
     pub limits: Limits,
-    /// Sandboxes that it may have at a time. Each answers one request at a time.
+    /// The maximum number of its sandboxes. Each handles one request at a time.
     pub instances_max: u32,
     /// Requests that may wait for one of them. More are refused at once.
     pub queue_max: u32,
-    /// How long a request may take, its waiting included.
+    /// How long a request may take, including the time in the queue.
     pub timeout_ms: u64,
 }
 

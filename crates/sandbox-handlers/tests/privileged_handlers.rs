@@ -291,3 +291,36 @@ exports.handle = async (event) => {
     rig.handlers().remove("js").unwrap();
     rig.until("all end", || rig.live() == 0);
 }
+
+/// What a handler imports is imported by the next Zygote of its packages, so that the next handler finds it.
+#[test]
+fn what_handlers_import_is_there_for_the_next_one() {
+    let rig = Rig::new(Budget::default());
+    let text = "
+import sys
+BEFORE = sorted({'wave', 'xml.dom.minidom', 'own'} & set(sys.modules))
+import own, wave
+from xml.dom import minidom
+def handle(event):
+    return BEFORE
+";
+    for name in ["a", "b", "c"] {
+        let spec = rig.python(name, text);
+        fs::write(spec.code.join("own.py"), "").unwrap();
+        rig.handlers().add(spec).unwrap();
+    }
+    assert_eq!(rig.call("a", "1").unwrap(), "[]");
+    for name in ["b", "c"] {
+        assert_eq!(
+            rig.call(name, "1").unwrap(),
+            r#"["wave","xml.dom.minidom"]"#
+        );
+    }
+    assert_eq!(rig.sandboxes.zygote_counts().made, 1);
+    // Two that import less: the first still finds more, and the second does not.
+    for (name, found) in [("d", "true"), ("e", "false")] {
+        let text = "import sys\ndef handle(event): return 'wave' in sys.modules";
+        rig.handlers().add(rig.python(name, text)).unwrap();
+        assert_eq!(rig.call(name, "1").unwrap(), found);
+    }
+}

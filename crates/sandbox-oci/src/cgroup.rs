@@ -34,7 +34,7 @@ pub(crate) struct Groups {
 pub(crate) struct Legacy {
     /// Its directory.
     pub(crate) dir: PathBuf,
-    /// What it bounds.
+    /// Its controllers.
     pub(crate) controllers: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Groups {
     /// Makes the groups at `path` of each hierarchy, and sets their limits.
     ///
     /// # Errors
-    /// If there is no hierarchy of version 2; if somebody is in the groups; or if a limit cannot be set.
+    /// If there is no hierarchy of version 2; if the groups have processes; or if a limit cannot be set.
     pub(crate) fn make(path: &Path, resources: &Resources) -> Result<Self> {
         let table = "/proc/self/mountinfo";
         let table = fs::read_to_string(table).map_err(at("reading", table))?;
@@ -104,7 +104,7 @@ impl Groups {
         devices::filter(&self.unified, &resources.devices)
     }
 
-    /// Sets the limits that are said.
+    /// Sets the given limits.
     pub(crate) fn limit(&self, resources: &Resources) -> Result<()> {
         limits::Setter(self).set_all(resources)
     }
@@ -137,7 +137,7 @@ impl Groups {
         Ok(pids)
     }
 
-    /// Returns whether a process is there that has not ended.
+    /// Returns whether there is a process that has not ended.
     pub(crate) fn is_populated(&self) -> Result<bool> {
         self.event("populated")
     }
@@ -156,7 +156,7 @@ impl Groups {
         }
     }
 
-    /// Freezes all processes, or lets them go on, and waits for it.
+    /// Freezes or resumes all processes, and waits until that is done.
     pub(crate) fn freeze(&self, frozen: Frozen) -> Result<()> {
         let (value, wanted) = match frozen {
             Frozen::Yes => ("1", true),

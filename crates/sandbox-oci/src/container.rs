@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Returns whether a container was made by this program.
 ///
 /// # Errors
-/// If its name is none.
+/// If its name is invalid.
 pub fn is_ours(root: &Path, id: &str) -> Result<bool> {
     Ok(Home::of(root, id)?.is_ours())
 }
@@ -104,9 +104,9 @@ fn failure(process: &mut UnixStream, kind: u8) -> Result<OciError> {
 /// Which processes a signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// The first.
+    /// The first process.
     First,
-    /// All.
+    /// All processes.
     All,
 }
 
@@ -140,16 +140,16 @@ pub fn kill(root: &Path, id: &str, signal: i32, whom: Whom) -> Result<()> {
 /// Whether a container is ended that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Running {
-    /// It is.
+    /// It is ended.
     IsEnded,
-    /// It is left alone.
+    /// It is an error.
     IsRefused,
 }
 
-/// Removes a container, and all that is left of it.
+/// Removes a container, and its resources.
 ///
 /// # Errors
-/// If it runs and may not be ended.
+/// If it runs and must not be ended.
 pub fn delete(root: &Path, id: &str, running: Running) -> Result<()> {
     let home = Home::of(root, id)?;
     let saved = home.load()?;
@@ -185,7 +185,7 @@ pub fn pause(root: &Path, id: &str) -> Result<()> {
     }
 }
 
-/// Lets a frozen container go on.
+/// Resumes a frozen container.
 ///
 /// # Errors
 /// If it is not frozen.

@@ -7,41 +7,41 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OciError {
-    /// A specification asks for what this program does not do. `runc` may.
+    /// A specification has fields that this program does not honour. `runc` may.
     #[error("{}", .0.join("; "))]
     NotHonoured(Vec<String>),
-    /// There is no such container. The words are those that engines look for.
+    /// There is no such container. The message is the one that engines look for.
     #[error("container does not exist: {0}")]
     Unknown(String),
-    /// There is one already.
+    /// There is one of this name already.
     #[error("container with id exists already: {0}")]
     Exists(String),
-    /// A container is not in the state that this takes.
+    /// A container is not in the required state.
     #[error("{0}")]
     State(String),
-    /// What was given is wrong.
+    /// The input is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// A container's process told that it could not come to its program. The words are those of runc,
+    /// A container's process failed before its program started. The message is that of runc,
     /// by which engines choose an exit code.
     #[error("unable to start container process: {0}")]
     Process(String),
-    /// The kernel refused something.
+    /// A system call failed.
     #[error("{doing} {}: {source}", .subject.display())]
     System {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its path.
         subject: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The result of what is done to containers.
+/// The result of an operation on containers.
 pub type Result<T> = std::result::Result<T, OciError>;
 
-/// Says of an error what was being done, and to what.
+/// Adds the operation and its path to an error.
 pub(crate) fn at<E: Into<io::Error>>(
     doing: &'static str,
     subject: impl Into<PathBuf>,

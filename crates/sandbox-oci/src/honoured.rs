@@ -1,12 +1,12 @@
 //! Which fields of a specification are honoured, by name; a field that is not listed is never skipped.
 //!
-//! Types alone would skip what they do not know. So the text is walked before it becomes types, and a path
-//! that is not listed here makes the specification one for `runc`.
+//! Deserializing into types alone would skip unknown fields. So the JSON is walked before that, and a path
+//! that is not listed here means that `runc` gets the specification.
 
 use serde_json::Value;
 
-/// Everything that is honoured. `[]` is any element of a list, `*` any key of a map. What is honoured for
-/// some values only, the translation refuses for others.
+/// All honoured fields. `[]` is any element of a list, `*` any key of a map. A field that is honoured for
+/// some values only is checked by the translation.
 pub const HONOURED: &[&str] = &[
     "annotations.*",
     "domainname",
@@ -103,14 +103,14 @@ pub fn unhonoured(specification: &Value) -> Vec<String> {
     found
 }
 
-/// As [`unhonoured`], for what is at `below` of a specification, such as `process`.
+/// As [`unhonoured`], for the part of a specification at `below`, such as `process`.
 pub fn unhonoured_below(below: &str, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(value, below, below, &mut found);
     found
 }
 
-/// Walks a value: `pattern` is what is looked up, `path` is what people are told.
+/// Walks a value: `pattern` is what is looked up, `path` is what messages show.
 fn walk(value: &Value, pattern: &str, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Null => {}

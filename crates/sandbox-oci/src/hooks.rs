@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Runs hooks, in order.
 ///
 /// # Errors
-/// If one cannot be run, fails, or takes too long. Those behind it are not run.
+/// If one cannot be run, fails, or takes too long. Later ones are not run.
 pub(crate) fn run(hooks: Option<&Vec<Hook>>, state: &str) -> Result<()> {
     for hook in hooks.into_iter().flatten() {
         run_one(hook, state)?;

@@ -1,4 +1,4 @@
-//! The last steps of a process before its program: it becomes a user, and gives up what it may not have.
+//! The last steps of a process before its program: it changes its user, and drops rights.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -84,7 +84,7 @@ fn strings(list: &[String]) -> Result<Vec<CString>> {
     strings.map_err(|_| OciError::Invalid("a string has a NUL".to_owned()))
 }
 
-/// Finds the program as the process will. The words are those by which engines choose an exit code.
+/// Finds the program as the process will. The message is the one by which engines choose an exit code.
 pub(crate) fn find_program(process: &ProcessPlan) -> Result<PathBuf> {
     let name = process.arguments.first().map_or("", String::as_str);
     let refuse = |why: &str| OciError::Process(format!("exec: {name:?}: {why}"));

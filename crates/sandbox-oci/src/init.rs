@@ -1,8 +1,8 @@
-//! The first process of a container, from its birth to its program.
+//! The first process of a container, from its start to its program.
 //!
-//! It is a copy of the program that makes the container, and tells that one how far it is: when its namespaces are
-//! there, for which an engine's hooks wait, and when it is ready. Then it waits, with all of its rights, which nobody in
-//! the container can have yet, until it is started; and only then it becomes the container's program.
+//! It is a fork of the program that makes the container, and notifies that one of its progress: when its
+//! namespaces exist, for which an engine's hooks wait, and when it is ready. Then it waits, with all of its rights,
+//! which no process in the container can use yet, until it is started; only then it executes the container's program.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -27,26 +27,26 @@ pub(crate) struct Given<'a> {
     pub(crate) groups: &'a Groups,
     /// The groups of version 1, to be entered.
     pub(crate) doors: &'a [File],
-    /// The namespaces of others, to be entered.
+    /// Existing namespaces, to be entered.
     pub(crate) namespaces: &'a [(File, CloneFlags)],
     /// The engine's socket for the terminal.
     pub(crate) engine: Option<&'a UnixStream>,
-    /// Where it is started.
+    /// The socket on which it waits for its start.
     pub(crate) starts: &'a UnixListener,
 }
 
-/// Said to the parent: that its namespaces are there, and that it is ready.
+/// Messages to the parent: its namespaces exist, and it is ready.
 pub(crate) const NAMESPACES: u8 = b'N';
 pub(crate) const READY: u8 = b'R';
-/// That it failed; why comes behind it.
+/// It failed; the reason follows.
 pub(crate) const FAILED: u8 = b'E';
-/// Said by the parent: to go on.
+/// The parent's message: continue.
 pub(crate) const GO: u8 = b'G';
 
-/// A failure that is told is not longer than this.
+/// The longest message about a failure.
 pub(crate) const MESSAGE_MAX_BYTES: usize = 4096;
 
-/// Does all that the first process does. Returns only if that fails, after it was told.
+/// Runs the first process. Returns only after a failure, which was reported.
 pub(crate) fn run(given: &Given<'_>, mut parent: UnixStream) -> u8 {
     if let Err(error) = prepare(given, &mut parent) {
         tell(&mut parent, &error);
@@ -61,7 +61,7 @@ pub(crate) fn run(given: &Given<'_>, mut parent: UnixStream) -> u8 {
     1
 }
 
-/// Tells of a failure, in one message.
+/// Reports a failure, in one message.
 pub(crate) fn tell(to: &mut UnixStream, error: &OciError) {
     let mut message = vec![FAILED];
     // Its kind comes with it, since engines look for words.
@@ -130,7 +130,7 @@ fn prepare(given: &Given<'_>, parent: &mut UnixStream) -> Result<()> {
     hear(parent)
 }
 
-/// Leaves the keys of whoever makes the container.
+/// Joins a new session keyring, and so drops that of the process that makes the container.
 pub(crate) fn join_keyring(id: &str) -> Result<()> {
     let name = CString::new(format!("_ses.{id}")).unwrap_or_default();
     match rawio::keyring::join_new_session(&name) {

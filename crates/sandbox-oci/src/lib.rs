@@ -1,9 +1,9 @@
-//! Containers of Docker, containerd and podman in the way of lean sandboxes: with the command line of `runc`.
+//! Containers of Docker, containerd and podman, started like lean sandboxes: with the command line of `runc`.
 //!
-//! A specification (`config.json`) is translated as a whole into what is to be done ([`Plan`]). If it has any field, or
-//! any value, that is not honoured, nothing is done and the program hands it to `runc` with the same arguments. What is
-//! left out of a start is what takes a runtime its time: a second and a third process, a table of mounts that is read
-//! again and again, and a library that compiles filters. What is honoured, and what not, is in `docs/sandbox-oci.md`.
+//! A specification (`config.json`) is translated as a whole into a [`Plan`]. If it has any field, or any value, that is
+//! not honoured, nothing is done and the program executes `runc` with the same arguments. A start leaves out the parts
+//! that take a runtime most of its time: a second and a third process, a mount table that is read
+//! again and again, and a library that compiles filters. `docs/sandbox-oci.md` lists what is honoured, and what is not.
 //!
 //! ```
 //! use sandbox_oci::{OciError, Plan};

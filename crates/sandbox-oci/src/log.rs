@@ -1,4 +1,4 @@
-//! The log that an engine names, in the form that it asks for.
+//! The log of an engine, in the format that it requests.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -18,12 +18,12 @@ impl Log {
         Self { path, format }
     }
 
-    /// Writes why something failed.
+    /// Writes the reason for a failure.
     pub(crate) fn error(&self, message: &str) {
         self.write("error", message);
     }
 
-    /// Writes what was done otherwise than asked.
+    /// Writes a deviation from the request.
     pub(crate) fn info(&self, message: &str) {
         self.write("info", message);
     }

@@ -1,4 +1,4 @@
-//! The program `sandbox-oci`: `runc`'s command line on containers that are made here, and `runc` itself for all others.
+//! The program `sandbox-oci`: `runc`'s command line for containers that are made here; it executes `runc` for others.
 
 #![forbid(unsafe_code)]
 

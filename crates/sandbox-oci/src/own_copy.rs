@@ -1,9 +1,9 @@
-//! A copy of this program that nobody can write to.
+//! A read-only copy of this program.
 //!
-//! What a container's first process runs until it becomes the container's program is this program's file; a container
-//! that runs `/proc/self/exe` has it in hand, and root of it may write to it once it is not run any more
-//! (CVE-2019-5736). So a container is only made by a program whose file is on a mount that forbids writing, which
-//! is no part of any namespace and which nobody can change: the file is mounted, executed and let go.
+//! A container's first process runs this program's file until it executes the container's program; a container
+//! that runs `/proc/self/exe` can open it, and root of it may write to it once it is not executing any more
+//! (CVE-2019-5736). So a container is only made by a program whose file is on a read-only mount, which
+//! is in no namespace and cannot be changed: the file is mounted, executed and detached.
 
 use std::ffi::CString;
 use std::fs::File;

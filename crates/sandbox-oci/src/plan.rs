@@ -1,7 +1,7 @@
-//! What is to be done for a container, from what its specification says.
+//! The plan for a container, translated from its specification.
 //!
-//! The translation does nothing to the machine. What it cannot express, it refuses, with all reasons at once, so that
-//! `runc` gets the specification as it is.
+//! The translation changes nothing on the machine. It refuses all that it cannot express, with all reasons at once, so
+//! that `runc` gets the specification as it is.
 
 pub mod devices;
 pub mod mounts;
@@ -23,10 +23,10 @@ use mounts::MountPlan;
 use process::ProcessPlan;
 use resources::Resources;
 
-/// Where a container has something: its own, the machine's, or somebody else's.
+/// A namespace of a container: new, the machine's, or an existing one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Namespace {
-    /// That of whoever makes the container.
+    /// That of the process that makes the container.
     #[default]
     Host,
     /// A new one.
@@ -38,28 +38,28 @@ pub enum Namespace {
 /// The namespaces of a container. That of its mounts is always new.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces {
-    /// Of processes.
+    /// Of process ids.
     pub pid: Namespace,
     /// Of the network.
     pub network: Namespace,
     /// Of System V objects and message queues.
     pub ipc: Namespace,
-    /// Of names of hosts.
+    /// Of host names.
     pub uts: Namespace,
     /// Of control groups.
     pub cgroup: Namespace,
 }
 
-/// What is to be done.
+/// The plan for a container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The version that the specification says it has.
+    /// The version of the specification.
     pub version: String,
     /// The directory that becomes the root, relative to the bundle or not.
     pub root: PathBuf,
     /// Whether the root is read-only.
     pub root_is_read_only: bool,
-    /// Whether it hears nothing of what the machine mounts below it; otherwise, as with runc, it does.
+    /// Whether its mounts are private; otherwise, as with runc, they are slaves of the machine's.
     pub root_is_private: bool,
     /// The program.
     pub process: ProcessPlan,
@@ -67,25 +67,25 @@ pub struct Plan {
     pub hostname: Option<String>,
     /// The name of its domain.
     pub domainname: Option<String>,
-    /// What is its own.
+    /// Its namespaces.
     pub namespaces: Namespaces,
-    /// What is mounted, in this order.
+    /// The mounts, in this order.
     pub mounts: Vec<MountPlan>,
     /// Device nodes beside those that all have.
     pub devices: Vec<Node>,
-    /// Paths that nobody may look into.
+    /// Paths that are hidden.
     pub masked: Vec<PathBuf>,
-    /// Paths that nobody may write to.
+    /// Paths that are read-only.
     pub read_only: Vec<PathBuf>,
     /// Parameters of the kernel, by their paths below `/proc/sys`.
     pub sysctl: BTreeMap<PathBuf, String>,
-    /// The path of the control group in each hierarchy. `None` is one named as the container.
+    /// The path of the control group in each hierarchy; `None` for one with the name of the container.
     pub cgroup: Option<PathBuf>,
     /// Its limits.
     pub resources: Resources,
     /// Its filter of system calls.
     pub seccomp: Option<Filter>,
-    /// Programs of the engine's.
+    /// The engine's hooks.
     pub hooks: Hooks,
     /// What the engine keeps with it.
     pub annotations: BTreeMap<String, String>,

@@ -1,8 +1,8 @@
-//! The root of a container: built where the machine's files are still there, then entered for good.
+//! The root of a container: built while the machine's files are still accessible, then entered for good.
 //!
-//! The image and its volumes belong to somebody who may want to get out: links lead anywhere, and directories change
-//! while they are walked. So every place is opened once, below the new root whatever links say
-//! (`openat2` with `RESOLVE_IN_ROOT`), and what is mounted or made goes to what was opened, never to a path again.
+//! The image and its volumes may be malicious: links lead anywhere, and directories change
+//! while they are walked. So every place is opened once, below the new root whatever the links
+//! (`openat2` with `RESOLVE_IN_ROOT`), and mounts and new files use that descriptor, never a path again.
 
 mod dev;
 mod hide;
@@ -30,11 +30,11 @@ use place::{Shape, place};
 pub(crate) struct Root {
     /// Its directory.
     top: OwnedFd,
-    /// The machine's `/dev/null`, which covers what is masked.
+    /// The machine's `/dev/null`, which covers masked paths.
     null: OwnedFd,
 }
 
-/// Builds the root of the calling process, which has a namespace of mounts of its own.
+/// Builds the root of the calling process, which has its own mount namespace.
 pub(crate) fn build(plan: &Plan, bundle: &Path, groups: &Groups) -> Result<Root> {
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).map_err(at("detaching", "/"))?;
@@ -90,7 +90,7 @@ impl Root {
             .map_err(at("mounting", path))
     }
 
-    /// Hides what is to be hidden, and makes it the root of the calling process, for ever.
+    /// Masks paths, and makes it the root of the calling process, for good.
     pub(crate) fn enter(self, plan: &Plan) -> Result<()> {
         for path in &plan.read_only {
             hide::make_read_only(self.top(), path)?;
@@ -186,7 +186,7 @@ impl Root {
     }
 }
 
-/// A directory or a file of the machine. It hears of what is mounted below it there later, unless its
+/// A directory or a file of the machine. Later mounts below it there propagate to it, unless its
 /// specification says otherwise.
 fn bind(source: &Path, scope: Scope, plan: &MountPlan) -> Result<(DetachedMount, Shape)> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;

@@ -1,4 +1,4 @@
-//! `runc`, for what is not done here.
+//! Executing `runc`, for all that is not done here.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -15,12 +15,15 @@ fn program() -> Command {
     Command::new(std::env::var_os(PROGRAM).unwrap_or_else(|| "runc".into()))
 }
 
-/// Becomes `runc` with the arguments that we were given. Returns only if there is none.
+/// Executes `runc` with our arguments. Returns only if there is none.
 pub(crate) fn take_over(log: Option<&Log>, why: &str) -> ExitCode {
-    if let Some(log) = log.filter(|_| !why.is_empty()) {
-        log.info(&format!(
-            "sandbox-oci does not honour {why}: handed to runc"
-        ));
+    if !why.is_empty() {
+        let message = format!("sandbox-oci does not honour {why}: handed to runc");
+        match log {
+            Some(log) => log.info(&message),
+            // podman names no log, and shows this if the start fails.
+            None => eprintln!("{message}"),
+        }
     }
     let error = program().args(std::env::args_os().skip(1)).exec();
     let message = match why {

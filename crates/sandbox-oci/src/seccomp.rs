@@ -1,9 +1,12 @@
 //! A container's filter of system calls, from its specification to a program of the kernel.
 //!
-//! A filter says for each processor's calls what becomes of them; calls have other numbers there. Rules with
-//! conditions on arguments are honoured if all rules for a call have the same action; others are refused.
+//! A filter gives an action for each architecture's calls; the same calls have other numbers there. Where several
+//! rules are about one call, this is what libseccomp, and so runc, makes of them: the first rule without conditions
+//! decides alone; rules with conditions decide where these hold. If two of them could hold at once and want different
+//! actions, the filter is refused.
 
 mod calls;
+mod overlap;
 mod program;
 
 use std::collections::BTreeMap;
@@ -20,7 +23,7 @@ use program::{Decision, Section};
 /// A filter, ready for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// Its program.
+    /// Its BPF program.
     pub instructions: Vec<Instruction>,
 }
 
@@ -37,7 +40,7 @@ const ENOSYS: u32 = 38;
 const INSTRUCTIONS_MAX: usize = 4096;
 
 impl Filter {
-    /// Translates a filter. `None` if there are reasons against it.
+    /// Translates a filter. `None` if it cannot be honoured; `reasons` has the reasons.
     pub(crate) fn new(seccomp: &LinuxSeccomp, reasons: &mut Reasons) -> Option<Self> {
         let before = reasons.len();
         let default = action(
@@ -126,12 +129,13 @@ fn unknown_calls(rules: &[LinuxSyscall], archs: &[Arch], default: Action, reason
     }
 }
 
-/// What rules say of one call: an action, and the conditions under which it is taken, of which one must
-/// hold; none at all is always.
-#[derive(Debug)]
+/// What rules say of one call.
+#[derive(Debug, Default)]
 struct Of {
-    action: Action,
-    alternatives: Vec<Vec<LinuxSeccompArg>>,
+    /// The action of the first rule without conditions.
+    always: Option<Action>,
+    /// Conditions that must all hold, and the action that is taken then.
+    alternatives: Vec<(Vec<LinuxSeccompArg>, Action)>,
 }
 
 fn section(arch: Arch, rules: &[LinuxSyscall], default: Action, reasons: &mut Reasons) -> Section {
@@ -147,13 +151,21 @@ fn section(arch: Arch, rules: &[LinuxSyscall], default: Action, reasons: &mut Re
             if let Some(door) = arch.common_door(name) {
                 socketcall.push((door, action, name.clone()));
             }
-            add(&mut of_calls, number, action, args, name, reasons);
+            let of = of_calls.entry(number).or_default();
+            add(of, action, args, name, reasons);
         }
     }
-    // Calls that can be made through another one: what is said of them must be said of that one, too.
+    for (number, of) in &of_calls {
+        if of.always.is_none() && overlap::is_ambiguous(&of.alternatives) {
+            reasons.push(format!(
+                "linux.seccomp has several actions for call {number} at once"
+            ));
+        }
+    }
+    // Calls that can be made through another one, which no rule decides: it would have to do what is said of them.
     for (door, action, name) in socketcall {
-        let at_door = of_calls.get(&door).map_or(default, |of| of.action);
-        if at_door != action {
+        let decided = of_calls.get(&door).and_then(|of| of.always);
+        if decided.is_none() && action != default {
             reasons.push(format!(
                 "linux.seccomp: {name} of 32-bit programs is also another call"
             ));
@@ -174,30 +186,19 @@ fn section(arch: Arch, rules: &[LinuxSyscall], default: Action, reasons: &mut Re
 }
 
 fn decision(of: Of, default: Action) -> Decision {
-    match of.alternatives.iter().any(Vec::is_empty) {
-        true => Decision::Always(of.action),
-        false => Decision::If {
+    match of.always {
+        Some(action) => Decision::Always(action),
+        None => Decision::If {
             alternatives: of.alternatives,
-            then: of.action,
             otherwise: default,
         },
     }
 }
 
-fn add(
-    of_calls: &mut BTreeMap<u32, Of>,
-    number: u32,
-    action: Action,
-    args: &[LinuxSeccompArg],
-    name: &str,
-    reasons: &mut Reasons,
-) {
-    let of = of_calls.entry(number).or_insert_with(|| Of {
-        action,
-        alternatives: Vec::new(),
-    });
-    if of.action != action {
-        reasons.push(format!("linux.seccomp has several actions for {name}"));
+fn add(of: &mut Of, action: Action, args: &[LinuxSeccompArg], name: &str, reasons: &mut Reasons) {
+    if args.is_empty() {
+        of.always.get_or_insert(action);
+        return;
     }
     if args.iter().any(|arg| arg.index() > 5) {
         reasons.push(format!("linux.seccomp: {name} has no such argument"));
@@ -211,8 +212,11 @@ fn add(
     };
     // As with runc: conditions on one argument are alternatives, those on several must all hold.
     match args.iter().any(twice) {
-        true => of.alternatives.extend(args.iter().map(|arg| vec![*arg])),
-        false => of.alternatives.push(args.to_vec()),
+        true => {
+            let each = args.iter().map(|arg| (vec![*arg], action));
+            of.alternatives.extend(each);
+        }
+        false => of.alternatives.push((args.to_vec(), action)),
     }
 }
 

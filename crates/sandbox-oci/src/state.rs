@@ -1,4 +1,4 @@
-//! What is kept of a container between two commands: a file in the directory that the engine names.
+//! The state of a container between two commands: a file in the directory that the engine names.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -20,7 +20,7 @@ const SOCKET: &str = "start.sock";
 /// A longer name is no container's.
 const ID_MAX_BYTES: usize = 1024;
 
-/// What is kept.
+/// The state of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Saved {
     pub(crate) id: String,
@@ -43,7 +43,7 @@ pub(crate) struct Saved {
     pub(crate) poststop: Vec<Hook>,
 }
 
-/// What a container is doing, in the words of the specification.
+/// The status of a container, in the terms of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Created,
@@ -89,12 +89,12 @@ impl Home {
         self.0.join(SOCKET)
     }
 
-    /// Returns whether a container of ours is kept there.
+    /// Returns whether a container of this program is stored there.
     pub(crate) fn is_ours(&self) -> bool {
         self.0.join(FILE).exists()
     }
 
-    /// Takes the place for a new container.
+    /// Reserves the name of a new container.
     pub(crate) fn make(&self) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt as _;
         if let Some(root) = self.0.parent() {
@@ -113,7 +113,7 @@ impl Home {
         }
     }
 
-    /// Keeps a container, at once or not at all.
+    /// Stores a container atomically.
     pub(crate) fn save(&self, saved: &Saved) -> Result<()> {
         let path = self.0.join(FILE);
         let new = self.0.join(format!("{FILE}.new"));
@@ -125,7 +125,7 @@ impl Home {
         fs::rename(&new, &path).map_err(at("renaming", &new))
     }
 
-    /// Returns what was kept.
+    /// Returns the stored container.
     pub(crate) fn load(&self) -> Result<Saved> {
         let path = self.0.join(FILE);
         let text = match fs::read(&path) {
@@ -177,7 +177,7 @@ impl Saved {
         Ok(own.then_some(process))
     }
 
-    /// Returns the state that hooks and engines are told.
+    /// Returns the state for hooks and engines.
     pub(crate) fn state(&self, status: Status) -> Value {
         let pid = match status {
             Status::Stopped => 0,
@@ -197,7 +197,7 @@ impl Saved {
     }
 }
 
-/// Returns when a process began, in the kernel's ticks, and whether it runs, or only waits to be asked how it ended.
+/// Returns when a process began, in the kernel's ticks, and whether it runs, or is a zombie.
 pub(crate) fn began(pid: u32) -> Option<(u64, bool)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Its name, in parentheses, may have spaces and parentheses itself.

@@ -1,4 +1,4 @@
-//! Why a package cannot be had.
+//! Why an operation on packages failed.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ pub enum PackageError {
     /// A step on a file or directory failed.
     #[error("{doing} {} failed", path.display())]
     Path {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// There is no such package, or nobody has asked for it before.
+    /// There is no such package, or it was not installed.
     #[error("{0}")]
     Unknown(String),
-    /// It is used.
+    /// It is in use.
     #[error("the package {package} is used by {by}: end that first")]
     InUse {
         /// The package.
@@ -36,35 +36,35 @@ pub enum PackageError {
     /// The sandbox that it was to be done in failed.
     #[error("{doing} needs a sandbox")]
     Sandbox {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why there is none.
+        /// The cause.
         source: SandboxError,
     },
     /// The installer failed.
     #[error("{doing} {what} failed: {said}")]
     Installer {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its subject.
         what: String,
-        /// The end of what it said.
+        /// The end of its output.
         said: String,
     },
-    /// What was installed is not what it should be.
+    /// The installed files are not valid.
     #[error("{package} is refused: {problem}")]
     Hostile {
         /// The package.
         package: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
 
-/// The result of what is done to packages.
+/// The result of an operation on packages.
 pub type Result<T> = std::result::Result<T, PackageError>;
 
-/// Says of an error what was being done, and to what.
+/// Adds the operation and its path to an error.
 pub(crate) fn at<E: Into<io::Error>>(
     doing: &'static str,
     path: impl Into<PathBuf>,

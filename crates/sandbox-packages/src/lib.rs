@@ -2,9 +2,9 @@
 //!
 //! `pip` does the work, inside sandboxes. The first one resolves and downloads, and runs no code of any
 //! package, since it takes wheels only. Each wheel is then unpacked in a sandbox of its own that has
-//! nothing but this wheel and no network. What comes out is looked at, made root's, and renamed to its
-//! place. So a hostile package can spoil itself only. A source distribution runs its code to become
-//! a wheel; it is built alone, and only if somebody names it.
+//! only this wheel and no network. The result is checked, its owner changed to root, and renamed to its
+//! place. So a hostile package can damage only itself. A source distribution runs its code to become
+//! a wheel; it is built alone, and only if the user names it.
 //!
 //! ```no_run
 //! use sandbox::{Config, Sandboxes};

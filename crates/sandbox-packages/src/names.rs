@@ -12,8 +12,8 @@ pub(crate) fn normalized(name: &str) -> String {
     parts.collect::<Vec<_>>().join("-").to_ascii_lowercase()
 }
 
-/// Refuses what is no requirement, such as an option, a path or an address: the installer would take it
-/// for one. Returns them in one order.
+/// Refuses what is not a requirement, such as an option, a path or an address: the installer would accept
+/// it. Returns them in one order.
 pub(crate) fn check_requirements(requirements: &[String]) -> Result<Vec<String>> {
     if requirements.is_empty() || requirements.len() > REQUIREMENTS_MAX {
         return Err(PackageError::Invalid(format!(
@@ -49,7 +49,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Reads `NAME==VERSION`, whose parts become names of files.
+    /// Parses `NAME==VERSION`, whose parts become names of files.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let invalid = || {
             PackageError::Invalid(format!(
@@ -81,7 +81,7 @@ impl Pinned {
         matches!(parts.len(), 5 | 6).then(|| Self::new(parts[0], parts[1]))?
     }
 
-    /// `NAME==VERSION`: what sandboxes ask for, and the name of its directory.
+    /// `NAME==VERSION`: its name in requests for sandboxes, and the name of its directory.
     pub(crate) fn text(&self) -> String {
         format!("{}=={}", self.name, self.version)
     }

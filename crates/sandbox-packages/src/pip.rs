@@ -1,4 +1,4 @@
-//! `pip`, in sandboxes: what it is asked, and what it may use.
+//! `pip`, in sandboxes: its arguments, and its resources.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How much of what it said goes into an error.
 const SAID_MAX_BYTES: usize = 2000;
 
-/// Where packages come from.
+/// The source of packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A directory with wheels, and source distributions that may be built. There is no network then.
@@ -55,7 +55,7 @@ impl Installer {
     }
 
     /// Resolves requirements, and downloads the wheels to `scratch`. No code of a package runs: a source
-    /// distribution would run its own to say what it needs. `built` has wheels that were made of such.
+    /// distribution would run its own to list its requirements. `built` has wheels that were built from such.
     pub(crate) fn download(
         &self,
         sandboxes: &Sandboxes,
@@ -85,7 +85,7 @@ impl Installer {
         )
     }
 
-    /// Makes a wheel of a source distribution, whose code runs for that.
+    /// Builds a wheel from a source distribution, whose code runs for that.
     pub(crate) fn build(
         &self,
         sandboxes: &Sandboxes,

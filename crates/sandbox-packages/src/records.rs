@@ -1,4 +1,4 @@
-//! What a store remembers of packages: where they came from, and what was resolved to which.
+//! The records of a store of packages: where they came from, and the results of resolutions.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::error::{Result, at};
 /// A record has at most some hundred names.
 const RECORD_MAX_BYTES: u64 = 1 << 20;
 
-/// A package that is there.
+/// An installed package.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
     /// `NAME==VERSION`.
@@ -30,12 +30,12 @@ pub struct Installed {
     pub installed_ms: u64,
 }
 
-/// What some requirements became.
+/// The result of a resolution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolution {
-    /// What was asked for, in order.
+    /// The requirements, in order.
     pub requirements: Vec<String>,
-    /// All packages that this takes, each `NAME==VERSION`.
+    /// All packages that these need, each `NAME==VERSION`.
     pub packages: BTreeSet<String>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn path_of(dir: &Path, requirements: &[String]) -> PathBuf {
     dir.join(format!("{name}.json"))
 }
 
-/// Reads a record. One that is not there, is too long or makes no sense is none.
+/// Reads a record. A missing, overlong or invalid one is `None`.
 pub(crate) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
     if fs::metadata(path).ok()?.len() > RECORD_MAX_BYTES {
         return None;
@@ -63,7 +63,7 @@ pub(crate) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Writes a record so that a reader finds all of it or what was there before, even after a crash.
+/// Writes a record so that a reader finds all of it or the former one, even after a crash.
 pub(crate) fn write<T: Serialize>(path: &Path, aside: &Path, record: &T) -> Result<()> {
     let text = serde_json::to_vec_pretty(record).map_err(at("writing", path))?;
     let written = fs::File::create(aside).and_then(|mut file| {

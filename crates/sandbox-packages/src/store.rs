@@ -1,4 +1,4 @@
-//! The directory of packages: how one gets in, and how it goes.
+//! The directory of packages: how they are added and removed.
 //!
 //! ```text
 //! BASE/packages/NAME==VERSION/   what sandboxes see at /packages, read-only
@@ -54,10 +54,10 @@ impl Drop for Work {
 }
 
 impl Store {
-    /// Opens a directory, and removes what was under way there when its last user was ended.
+    /// Opens a directory, and removes incomplete work of a program that was killed.
     ///
     /// # Errors
-    /// If it is another program's, or cannot be made.
+    /// If it is in use by another program, or cannot be created.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         let root: PathBuf = root.into();
         let incoming = root.join("incoming");
@@ -95,11 +95,11 @@ impl Store {
         self.root.join(base).join(kind)
     }
 
-    /// Has all packages be there that requirements take, and returns them. What was resolved before is
-    /// taken as it was, without asking anybody.
+    /// Makes sure that all packages that requirements need are installed, and returns them. An earlier resolution
+    /// is used again, without network access.
     ///
     /// # Errors
-    /// If the installer fails, or a package is not what it should be.
+    /// If the installer fails, or a package is invalid.
     pub fn add(
         &self,
         sandboxes: &Sandboxes,
@@ -135,11 +135,11 @@ impl Store {
         Ok(packages)
     }
 
-    /// Makes a wheel of a source distribution, whose code runs in a sandbox for that, and keeps it for
-    /// requests to come. `package` is `NAME==VERSION`.
+    /// Builds a wheel from a source distribution, whose code runs in a sandbox for that, and keeps it for
+    /// later requests. `package` is `NAME==VERSION`.
     ///
     /// # Errors
-    /// If the installer fails, or what it made is another package.
+    /// If the installer fails, or the result is another package.
     pub fn build(
         &self,
         sandboxes: &Sandboxes,
@@ -260,7 +260,7 @@ impl Store {
         Ok(all)
     }
 
-    /// Removes a package, the Zygotes that have imported it, and what was resolved to it.
+    /// Removes a package, the Zygotes that have imported it, and the resolutions that name it.
     ///
     /// # Errors
     /// If there is none, or a sandbox has it.
@@ -298,11 +298,11 @@ impl Store {
         fs::remove_file(&record).map_err(at("removing", record))
     }
 
-    /// Removes the packages that were worth least for their bytes, until what is left has at most `bytes_max`, but
-    /// none that is needed (as base and package) or that a sandbox has. Returns how many.
+    /// Removes the least valuable packages for their size, until at most `bytes_max` remain, but none that is
+    /// needed (as base and package) or that a sandbox uses. Returns how many.
     ///
     /// # Errors
-    /// If the store cannot be read, or a package not be removed.
+    /// If the store cannot be read, or a package cannot be removed.
     pub fn evict(
         &self,
         sandboxes: &Sandboxes,

@@ -1,6 +1,6 @@
-//! Directories that a hostile program has filled: looked at, and made root's.
+//! Directories that a hostile program has filled: checking them, and changing their owner to root.
 //!
-//! Nothing in them is followed or executed here. No process of the sandbox is there any more that could
+//! Nothing in them is followed or executed here. No process of the sandbox is left that could
 //! change them meanwhile.
 
 use std::fs::{self, Metadata, Permissions};
@@ -20,7 +20,7 @@ const DEPTH_MAX: usize = 64;
 /// The part of a package's metadata that has its name: behind it is a text for people.
 const METADATA_MAX_BYTES: u64 = 1 << 20;
 
-/// What is in a directory.
+/// The contents of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) bytes: u64,
@@ -78,7 +78,7 @@ pub(crate) fn size_of(dir: &Path) -> Result<Size> {
     Ok(size)
 }
 
-/// Refuses what is no file or directory, and has all of it belong to one user, readable for everybody.
+/// Refuses entries that are no file or directory, and makes one user the owner of all, readable for everybody.
 pub(crate) fn take_over(dir: &Path, package: &Pinned, owner: u32) -> Result<Size> {
     let hostile = |problem: String| PackageError::Hostile {
         package: package.text(),
@@ -115,8 +115,8 @@ pub(crate) fn take_over(dir: &Path, package: &Pinned, owner: u32) -> Result<Size
     Ok(size)
 }
 
-/// Removes a directory and all below it, however deep that is: what is in a directory is moved up before it
-/// is looked into, so that no path gets long and nothing is called from within itself.
+/// Removes a directory and all below it, at any depth: the content of a subdirectory is moved up before it
+/// is removed, so that no path gets long and there is no recursion.
 pub(crate) fn remove(dir: &Path) -> Result<()> {
     let mut next = 0_u64;
     let mut left = vec![dir.to_owned()];

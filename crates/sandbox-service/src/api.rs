@@ -1,8 +1,8 @@
-//! HTTP/1.1 and JSON: on a unix socket for all of it, and on a TCP port for calls of handlers only. Who may ask, how
-//! much, and for how long.
+//! HTTP/1.1 and JSON: on a unix socket for all requests, and on a TCP port for calls of handlers only; access control
+//! and limits.
 //!
-//! One thread runs all sockets. What is asked blocks, so it is done on threads of their own, of which
-//! there are few. Connections, the length of heads and bodies, and the time that each may take are bounded.
+//! One thread runs all sockets. Requests block, so they run on a small number of separate threads.
+//! Connections, the length of heads and bodies, and the time that each may take are bounded.
 
 mod listener;
 mod routes;
@@ -47,15 +47,15 @@ const CALL_DEADLINE: Duration = Duration::from_millis(WAIT_MAX_MS + 60_000);
 /// How long packages may take: several runs of an installer, each of which has ten minutes.
 const INSTALL_DEADLINE: Duration = Duration::from_mins(30);
 
-/// The running API. Dropping it takes no more requests, and does not wait for those that are under way.
+/// The running API. Dropping it stops accepting requests, and does not wait for those in progress.
 #[derive(Debug)]
 pub struct Api(#[expect(dead_code, reason = "ends the API when it is dropped")] ApiThread);
 
 impl Api {
-    /// Answers whoever connects and may ask: root, and the user of this process.
+    /// Serves clients that are admitted: root, and the user of this process.
     ///
     /// # Errors
-    /// If the system gives no thread, or the listener cannot be used.
+    /// If no thread can be started, or the listener cannot be used.
     pub fn serve(listener: UnixListener, daemon: Arc<Daemon>) -> anyhow::Result<Self> {
         listener
             .set_nonblocking(true)
@@ -65,10 +65,10 @@ impl Api {
         })
     }
 
-    /// Has handlers handle the events of whoever reaches a port.
+    /// Has handlers handle the events of clients of a port.
     ///
     /// # Errors
-    /// If the system gives no thread, or the listener cannot be used.
+    /// If no thread can be started, or the listener cannot be used.
     pub fn serve_front(listener: TcpListener, daemon: Arc<Daemon>) -> anyhow::Result<Self> {
         listener
             .set_nonblocking(true)

@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 /// byte as six.
 pub const BODY_MAX_BYTES: usize = 8 << 20;
 
-/// The longest answer: the output of a sandbox, spelt as JSON.
+/// The longest response: the output of a sandbox, as JSON.
 pub const ANSWER_MAX_BYTES: usize = 32 << 20;
 
-/// The longest that a request waits for a sandbox to end. Whoever wants to wait longer asks again.
+/// The longest time that a request waits for a sandbox to end. Clients that want to wait longer repeat it.
 pub const WAIT_MAX_MS: u64 = 60_000;
 
-/// Asks for a sandbox.
+/// A request for a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Create {
-    /// What it is to be.
+    /// Its specification.
     pub request: Request,
     /// How long to wait for its end, in milliseconds.
     #[serde(default)]
@@ -31,7 +31,7 @@ pub struct Create {
     pub requires: Vec<String>,
 }
 
-/// Asks for packages to be installed.
+/// A request to install packages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddPackages {
@@ -52,7 +52,7 @@ pub struct AddPackages {
     pub pip: Option<PathBuf>,
 }
 
-/// Where packages come from.
+/// The source of packages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PackageSource {
@@ -62,14 +62,14 @@ pub enum PackageSource {
     Directory(PathBuf),
 }
 
-/// Packages that are there.
+/// The installed packages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Added {
     /// Each `NAME==VERSION`.
     pub packages: Vec<String>,
 }
 
-/// Asks for another program in a sandbox.
+/// A request for another program in a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exec {
@@ -93,13 +93,13 @@ pub struct Output {
 /// A sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxView {
-    /// What it is called.
+    /// Its id.
     pub id: String,
     /// Its base.
     pub base: String,
     /// Its program and arguments.
     pub command: Vec<String>,
-    /// What it does, or how it ended.
+    /// Its phase, or how it ended.
     pub phase: Phase,
     /// Its first process.
     pub pid: u32,
@@ -107,16 +107,16 @@ pub struct SandboxView {
     pub user: u32,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: u64,
-    /// The packages that it asked for.
+    /// The packages that it requested.
     pub packages: Vec<String>,
-    /// The Zygotes that it descends from, each with its packages; none if it began by itself.
+    /// The Zygotes that it descends from, each with its packages; none if it was started without one.
     pub ancestry: Vec<String>,
-    /// Bytes of memory that it is charged for; none after its end.
+    /// Bytes of memory that it is charged for; `None` after its end.
     pub memory_bytes: Option<u64>,
 }
 
 impl SandboxView {
-    /// Returns what is told of a sandbox.
+    /// Returns the view of a sandbox.
     pub fn of(sandbox: &Sandbox) -> Self {
         let request = sandbox.request();
         let python = request.python.as_ref();
@@ -141,27 +141,27 @@ impl SandboxView {
 pub struct Created {
     /// The sandbox.
     pub sandbox: SandboxView,
-    /// What it wrote, if it has ended.
+    /// Its output, if it has ended.
     pub output: Option<Output>,
 }
 
 /// How another program in a sandbox ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Executed {
-    /// How; `None` if it was killed because its time was over.
+    /// Its exit status; `None` if it was killed by the timeout.
     pub status: Option<ExitStatus>,
-    /// What it wrote.
+    /// Its output.
     pub output: Output,
 }
 
-/// What was done so far.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Sandboxes.
     pub sandboxes: Counts,
     /// How programs of Python began.
     pub zygotes: ZygoteCounts,
-    /// Requests to handlers, and what is kept for them.
+    /// Requests to handlers, and the cache of handlers.
     pub handlers: HandlerCounts,
     /// Sandboxes that run or are paused.
     pub live: u64,
@@ -172,7 +172,7 @@ pub struct Stats {
 pub struct Settings {
     /// The bases.
     pub bases: Vec<BaseSpec>,
-    /// The Zygotes that were asked for.
+    /// The Zygotes that were requested.
     pub zygotes: Vec<ZygoteSpec>,
     /// The handlers.
     #[serde(default)]
@@ -182,7 +182,8 @@ pub struct Settings {
 /// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// A word for programs: `invalid`, `unknown`, `exists`, `full`, `forbidden` or `failed`.
+    /// A code for programs: `invalid`, `unknown`, `exists`, `full`, `used`, `busy`, `late`, `handler`, `forbidden` or
+    /// `failed`.
     pub code: String,
     /// A sentence for people.
     pub message: String,

@@ -29,17 +29,17 @@ const DEADLINE: Duration = Duration::from_secs(90);
 /// How long packages may take to be installed.
 const INSTALL_DEADLINE: Duration = Duration::from_mins(31);
 
-/// Why there is no answer.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Nobody listens.
+    /// No process listens.
     #[error("no daemon listens on {}: start one with `sandbox serve`", .0.display())]
     Nobody(PathBuf),
     /// The daemon refuses.
     #[error("{}", .0.message)]
     Refused(ErrorBody),
-    /// The conversation failed.
+    /// The connection failed.
     #[error("asking the daemon failed")]
     Failed(#[from] anyhow::Error),
 }
@@ -60,7 +60,7 @@ const NOTHING: Option<()> = None;
 struct Done {}
 
 impl Client {
-    /// Asks the daemon that listens on a socket.
+    /// Makes a client of the daemon that listens on a socket.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -176,7 +176,7 @@ impl Client {
         Ok(())
     }
 
-    /// Has a handler handle an event, and returns its answer.
+    /// Has a handler handle an event, and returns its result.
     ///
     /// # Errors
     /// If the daemon does not respond in time, or refuses, or the handler fails.
@@ -237,7 +237,7 @@ impl Client {
         Ok(())
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters.
     ///
     /// # Errors
     /// If the daemon does not respond in time, or refuses.
@@ -258,7 +258,7 @@ impl Client {
     /// Sends a request, and reads the answer.
     ///
     /// # Errors
-    /// If nobody listens, the daemon refuses, or there is no answer in time.
+    /// If no process listens, the daemon refuses, or there is no response in time.
     fn call_within<B: Serialize, T: DeserializeOwned>(
         &self,
         deadline: Duration,

@@ -1,4 +1,4 @@
-//! What the daemon does when it is asked.
+//! The operations of the daemon.
 
 use std::fs;
 use std::io::Read as _;
@@ -19,7 +19,7 @@ use crate::bodies::{
     Create, Created, Exec, Executed, Output, SandboxView, Settings, Stats, WAIT_MAX_MS,
 };
 
-/// The sandboxes of a machine, and what is made again at the next start.
+/// The sandboxes of a machine, and the settings that are restored at the next start.
 #[derive(Debug)]
 pub struct Daemon {
     pub(crate) sandboxes: Arc<Sandboxes>,
@@ -30,11 +30,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens a directory, takes over the sandboxes that run, and makes bases and Zygotes again. One that
-    /// cannot be made is told of in the log, and left out until it is asked for again.
+    /// Opens a directory, takes over the running sandboxes, and restores bases and Zygotes. One that cannot be
+    /// restored is logged, and left out until it is requested again.
     ///
     /// # Errors
-    /// If a directory is another daemon's, or this machine cannot have sandboxes.
+    /// If a directory is in use by another daemon, or this machine does not support sandboxes.
     pub fn open(config: Config, packages: &Path, budget: Budget) -> anyhow::Result<Self> {
         let settings_path = config.run_dir.join("settings.json");
         let sandboxes = Arc::new(Sandboxes::open(config).context("opening the sandboxes")?);
@@ -75,7 +75,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Forgets a base.
+    /// Removes a base.
     ///
     /// # Errors
     /// If there is none of this name.
@@ -114,7 +114,7 @@ impl Daemon {
         self.sandboxes.zygotes()
     }
 
-    /// Ends a Zygote, now and for the next start.
+    /// Ends a Zygote, and removes it from the settings.
     ///
     /// # Errors
     /// If there is none of this id.
@@ -171,7 +171,7 @@ impl Daemon {
         self.sandboxes.get(id)?.pause()
     }
 
-    /// Lets a sandbox go on.
+    /// Resumes a sandbox.
     ///
     /// # Errors
     /// As [`Self::pause`].
@@ -213,7 +213,7 @@ impl Daemon {
         Ok(Executed { status, output })
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         let all = self.sandboxes.list();
         let live = all
@@ -227,7 +227,7 @@ impl Daemon {
         }
     }
 
-    /// Changes what is made again at the next start. That it cannot be written changes nothing now.
+    /// Changes the settings that are restored at the next start. A failure to write them changes nothing now.
     pub(crate) fn change_settings(&self, change: impl FnOnce(&mut Settings)) {
         let mut settings = self.settings.lock();
         change(&mut settings);

@@ -1,7 +1,7 @@
-//! The daemon of sandboxes: it owns those of a machine, and answers whoever asks on a unix socket.
+//! The daemon of sandboxes: it owns those of a machine, and serves requests on a unix socket.
 //!
-//! [`bodies`] has what goes over the socket as JSON, [`Daemon`] does what is asked, [`api`] speaks HTTP
-//! to clients, and [`client`] is one. `docs/sandboxes.md` describes it for users.
+//! [`bodies`] has the JSON bodies, [`Daemon`] the operations, [`api`] the HTTP
+//! server, and [`client`] a client. `docs/sandboxes.md` describes it for users.
 //!
 //! ```
 //! use sandbox_service::bodies::Create;

@@ -1,12 +1,12 @@
-//! What sandboxes see as their root: directories of a base, read-only, in a namespace of mounts that
-//! has nothing else.
+//! The root of sandboxes: directories of a base, read-only, in a mount namespace that has nothing
+//! else.
 //!
-//! A thread makes itself a namespace of mounts, builds the root there and makes it the root of the
+//! A thread makes a mount namespace for itself, builds the root there and makes it the root of the
 //! namespace, so that the machine's own root is not in it. A sandbox is a process that the thread
 //! starts with a copy of this namespace. That makes three things cheap or unnecessary: the copy has
 //! some ten mounts, whatever the machine has; no sandbox changes its root; and nothing has to be
-//! unmounted, since a sandbox's mounts end with its last process, even if nobody is there any more to
-//! end them.
+//! unmounted, since a sandbox's mounts end with its last process, even if the daemon has died before
+//! that.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -41,7 +41,7 @@ const FORBIDS: Forbids = Forbids::WRITING
 /// A directory that sandboxes have as their root.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BaseSpec {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The directory: an unpacked image, a mount of yolofs, or `/`.
     pub root: PathBuf,
@@ -73,13 +73,13 @@ const DEV_LINKS: &[(&str, &str)] = &[
 enum Entry {
     /// A directory that is shown as it is.
     Shown(OsString),
-    /// A directory of which only the name is there.
+    /// A directory without its content.
     Empty(OsString),
     /// A symbolic link.
     Link(OsString, PathBuf),
 }
 
-/// Moves the calling thread into a namespace of mounts whose root is the base, and returns the
+/// Moves the calling thread into a mount namespace whose root is the base, and returns the
 /// namespace. `aside` is any directory; nothing is left in it.
 ///
 /// # Errors
@@ -198,7 +198,7 @@ fn make_dir(path: &Path) -> Result<()> {
     }
 }
 
-/// Mounts a `/dev` with the few devices that are nobody's. All sandboxes of the base share it.
+/// Mounts a `/dev` with the few devices that any program may use. All sandboxes of the base share it.
 fn make_dev() -> Result<()> {
     let dev = Path::new("dev");
     let made = MountContext::open(c"tmpfs").and_then(|context| {

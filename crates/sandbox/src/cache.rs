@@ -1,7 +1,7 @@
-//! What is kept since it may be of use again, and which of it goes first: decided without any I/O.
+//! What is cached for later use, and which of it is evicted first: decided without any I/O.
 //!
-//! Zygotes, sandboxes of handlers that wait for their next request, and installed packages are kept. Each is
-//! worth the time that it saves, as often as it was of use lately, for each byte that it takes for itself.
+//! Zygotes, sandboxes of handlers that wait for their next request, and installed packages are cached. The value of
+//! each is the time that it saves, times its recent uses, for each byte that it alone uses.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub struct Hits {
 }
 
 impl Hits {
-    /// Counts one more.
+    /// Counts one more use.
     pub fn add(&mut self, now: Instant) {
         self.count = self.count(now) + 1.0;
         self.at = Some(now);
@@ -31,18 +31,18 @@ impl Hits {
     }
 }
 
-/// Something that is kept.
+/// A cached item.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// What it is called.
+    /// Its id.
     pub id: String,
-    /// The bytes that it takes for itself.
+    /// The bytes that it alone uses.
     pub bytes: u64,
     /// The time that it saves whenever it is of use, in milliseconds.
     pub saved_ms: f64,
     /// How often it was of use lately.
     pub hits: f64,
-    /// How many others are kept that share its memory, which does not come back before they are gone.
+    /// The number of cached items that share its memory, which is not freed before they are gone.
     pub children: usize,
 }
 

@@ -1,13 +1,13 @@
-//! Control groups: what holds the processes of a sandbox, bounds them, freezes and kills them.
+//! Control groups: they contain the processes of a sandbox, limit them, freeze and kill them.
 //!
 //! The hierarchy of version 2 does all of it where it has the controllers. Hosts in transition have
 //! them in hierarchies of version 1; there a sandbox is in a group of version 2, which freezes and
-//! kills, and in one of version 1 for its memory (and its CPU time, if that is bounded). Each takes time
-//! to enter, so none is entered without need: the number of processes, for one, is bounded by the user
-//! that each sandbox is.
+//! kills, and in one of version 1 for its memory (and its CPU time, if that is limited). Entering each takes
+//! time, so none is entered without need: the number of processes, for one, is limited by the user
+//! of the sandbox.
 //!
-//! Groups are made once and used again. Before that, a group is thawed, its limits are lifted and the
-//! kernel is asked that no process is in it: see [`Group::reset`].
+//! Groups are made once and reused. Before reuse, a group is thawed, its limits are removed and the
+//! kernel is asked whether it has processes: see [`Group::reset`].
 
 mod hierarchies;
 mod lent;
@@ -43,9 +43,9 @@ const CHARGED_MAX: u64 = 4 << 20;
 pub struct Limits {
     /// Bytes of memory, `/tmp` included.
     pub memory_bytes: u64,
-    /// Processes and threads.
+    /// The maximum number of processes and threads.
     pub processes: u32,
-    /// Thousandths of a processor; `None` does not bound it.
+    /// Thousandths of a processor; `None` for no limit.
     pub cpu_millis: Option<u32>,
     /// Bytes in `/tmp`.
     pub tmp_bytes: u64,
@@ -69,8 +69,8 @@ impl Default for Limits {
 #[derive(Debug)]
 struct Legacy {
     dir: PathBuf,
-    /// What a process with one thread writes itself to. Moving itself, a thread waits for nobody; a
-    /// process, which is what `cgroup.procs` moves, waits until no other one forks.
+    /// The file to which a process with one thread writes itself. Moving a thread takes no wait; moving a
+    /// process by `cgroup.procs` waits until no other process forks.
     tasks: File,
 }
 
@@ -86,11 +86,11 @@ pub(crate) struct Group {
     has_controllers: bool,
     memory: Option<Legacy>,
     cpu: Option<Legacy>,
-    /// Whether CPU time is bounded for who uses it now.
+    /// Whether CPU time is limited for its present user.
     cpu_in_use: bool,
     /// The directory, mounted alone, if it is lent.
     lent: Option<DetachedMount>,
-    /// Processes that were killed for memory in its whole life, when it was last asked.
+    /// Processes that were killed for memory in its whole life, at the last query.
     killed_for_memory: u64,
 }
 
@@ -176,8 +176,8 @@ impl Group {
         Ok(())
     }
 
-    /// The directory for who does not get the hierarchy: a mount of the group alone, since from a directory
-    /// of the whole others could be reached. It is made once, as the kernel takes long to make and to end one.
+    /// The directory for processes that must not reach the whole hierarchy: a mount of the group alone, since
+    /// from a directory of the whole others could be reached. It is made once, as making and ending one is slow.
     pub(crate) fn lent_birth(&self) -> Result<BorrowedFd<'_>> {
         let lent = self.lent.as_ref().map(|mount| mount.as_fd());
         lent.ok_or_else(|| {
@@ -210,7 +210,7 @@ impl Group {
         }
     }
 
-    /// Bounds memory.
+    /// Limits memory.
     pub(crate) fn limit_memory(&self, bytes: u64) -> Result<()> {
         match &self.memory {
             Some(memory) => put(
@@ -232,7 +232,7 @@ impl Group {
         }
     }
 
-    /// Gives back what memory can be given back: pages of files, and others if there is swap.
+    /// Reclaims memory: pages of files, and others if there is swap.
     pub(crate) fn reclaim(&self) -> Result<()> {
         let (path, value) = match &self.memory {
             Some(memory) => (memory.dir.join("memory.force_empty"), "0".to_owned()),
@@ -252,7 +252,7 @@ impl Group {
         }
     }
 
-    /// Returns how many processes the kernel has killed here for memory since this was last asked.
+    /// Returns how many processes the kernel has killed here for memory since the last call.
     pub(crate) fn killed_for_memory(&mut self) -> u64 {
         let path = match &self.memory {
             Some(memory) => memory.dir.join("memory.oom_control"),
@@ -271,7 +271,7 @@ impl Group {
         self.await_event("frozen 1", "freezing a sandbox")
     }
 
-    /// Lets all processes go on.
+    /// Resumes all processes.
     pub(crate) fn thaw(&self) -> Result<()> {
         put(&self.unified.join("cgroup.freeze"), "0")
     }
@@ -297,7 +297,7 @@ impl Group {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
-    /// Makes it as new: nobody is in it, and nothing of its last user's limits or state is left.
+    /// Prepares it for reuse: without processes, and without its last user's limits or state.
     pub(crate) fn reset(&mut self) -> Result<()> {
         self.kill()?;
         self.thaw()?;

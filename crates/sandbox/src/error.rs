@@ -13,63 +13,63 @@ pub enum SandboxError {
     /// A step on a file or directory failed.
     #[error("{doing} {} failed", path.display())]
     Path {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// A step failed.
     #[error("{doing} failed")]
     Step {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// The filter of system calls cannot be made.
     #[error("confining failed")]
     Confine(#[from] confine::ConfineError),
-    /// There is no process.
+    /// No process could be started.
     #[error("starting a process failed")]
     Start(#[source] StartError),
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// There is none of that name.
+    /// There is no object of this name.
     #[error("there is no {kind} {name}")]
     Unknown {
-        /// A kind of thing.
+        /// The kind of object.
         kind: &'static str,
-        /// What it was called.
+        /// The name.
         name: String,
     },
     /// There is one of that name.
     #[error("there is a {kind} {name} already")]
     Exists {
-        /// A kind of thing.
+        /// The kind of object.
         kind: &'static str,
-        /// What it is called.
+        /// Its name.
         name: String,
     },
-    /// All places are taken.
+    /// The limit is reached.
     #[error("there are {0} sandboxes, and no more are allowed: end some, or raise the limit")]
     Full(u32),
-    /// What was waited for did not happen.
+    /// An expected event did not happen in time.
     #[error("{doing} took longer than {patience:?}")]
     Late {
-        /// What was waited for.
+        /// The operation.
         doing: &'static str,
-        /// How long.
+        /// The deadline.
         patience: Duration,
     },
     /// A Zygote refused, or did not keep to the protocol.
     #[error("the Zygote {zygote} {problem}")]
     Zygote {
-        /// Which.
+        /// The Zygote.
         zygote: String,
-        /// What it did.
+        /// The problem.
         problem: String,
     },
     /// Everything is about to end.
@@ -77,10 +77,10 @@ pub enum SandboxError {
     Closed,
 }
 
-/// The result of what is done to sandboxes.
+/// The result of an operation on sandboxes.
 pub type Result<T> = std::result::Result<T, SandboxError>;
 
-/// Says of an error what was being done.
+/// Adds the operation to an error.
 pub(crate) fn step<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> SandboxError {
     move |source| SandboxError::Step {
         doing,
@@ -88,7 +88,7 @@ pub(crate) fn step<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) ->
     }
 }
 
-/// Says of an error what was being done, and to what.
+/// Adds the operation and its path to an error.
 pub(crate) fn at<E: Into<io::Error>>(
     doing: &'static str,
     path: impl Into<PathBuf>,

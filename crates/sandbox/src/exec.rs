@@ -61,12 +61,12 @@ impl Execution {
         })
     }
 
-    /// Returns its number.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.started.pid
     }
 
-    /// Waits until it has ended. `None` if it has not by then.
+    /// Waits until it has ended; `None` if it has not within `patience`.
     ///
     /// # Errors
     /// If it cannot be waited for.

@@ -1,4 +1,4 @@
-//! The way from a request to a process: what it is given, and in which order it gives up the rest.
+//! From a request to a process: the resources that it gets, and the order in which it drops all other rights.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const NAMESPACES: i32 =
     libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
-/// What is nobody's program and nobody's device.
+/// The mount attributes of data: no privileges for programs, no devices.
 const DATA_ONLY: Forbids = Forbids::PRIVILEGES.and(Forbids::DEVICES);
 
 /// The filter and the ruleset that every program gets; made once.
@@ -54,8 +54,8 @@ impl Confinement {
     }
 }
 
-/// Takes from the calling thread what neither it needs nor the programs that it starts, which inherit
-/// it: that is done once then, and not by each of them.
+/// Drops rights of the calling thread that neither it nor the programs that it starts need: they inherit
+/// this, so it is done once, and not by each of them.
 pub(crate) fn confine_starter() -> Result<()> {
     let filters = confine::guest::inherited()?;
     let filters: Vec<_> = filters.into_iter().map(instructions).collect();
@@ -221,8 +221,8 @@ pub(crate) fn start(
     })
 }
 
-/// The steps after which a process has the rights of its user and no way to others. The thread that
-/// starts it is confined by [`confine_starter`].
+/// The steps after which a process has only the rights of its user. The thread that starts it is confined
+/// by [`confine_starter`].
 pub(crate) fn confine_steps<'a>(
     request: &Request,
     User(user): User,

@@ -1,9 +1,9 @@
 //! Lean sandboxes: a program in a root of its own, in less than a millisecond.
 //!
-//! What takes time in a container is made before it is needed, or left out: the root is a namespace
-//! of mounts that waits to be copied (`base`), control groups and network namespaces are used again
-//! (`cgroup`, `network`), and there is no overlay, no runtime's process and no change of root. What a
-//! sandbox is kept from, and what not, is in `docs/sandboxes.md`.
+//! The slow parts of a container's start are done in advance, or left out: the root is a mount
+//! namespace that is ready to be copied (`base`), control groups and network namespaces are reused
+//! (`cgroup`, `network`), and there is no overlay, no runtime's process and no change of root. The
+//! security boundary of a sandbox is described in `docs/sandboxes.md`.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -55,4 +55,4 @@ pub use process::ExitStatus;
 pub use request::{Python, Request, Stdio};
 pub use sandbox::{Cause, Exit, Phase, Sandbox};
 pub use sandboxes::{Config, Counts, Sandboxes};
-pub use zygote::{ZygoteCounts, ZygoteSpec, ZygoteView};
+pub use zygote::{IMPORTS_MAX, ZygoteCounts, ZygoteSpec, ZygoteView};

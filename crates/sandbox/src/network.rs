@@ -1,8 +1,8 @@
-//! Networks of sandboxes: none of their own making, or the machine's.
+//! Networks of sandboxes: loopback only, or the machine's.
 //!
 //! A sandbox without a network is in a network namespace of its own that has a loopback device and
 //! nothing else. Abstract unix sockets belong to such a namespace, so they end there, too. Making one
-//! takes the kernel longer than all the rest of a sandbox, so they are made once and used again. Nobody
+//! takes the kernel longer than all the rest of a sandbox, so they are made once and reused. No process
 //! in a sandbox has the right to change one, and its sockets end with its last process.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Result, SandboxError, at, step};
 
-/// What a sandbox reaches.
+/// The network of a sandbox.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -29,7 +29,7 @@ pub enum Network {
 /// Namespaces that are kept for their next sandbox. More are made when needed.
 const READY_MAX: usize = 1024;
 
-/// Network namespaces that nobody uses.
+/// Free network namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct Networks {
     ready: Mutex<Vec<OwnedFd>>,
@@ -42,7 +42,7 @@ impl Networks {
         ready.map_or_else(make, Ok)
     }
 
-    /// Takes one back, after the last process in it has ended.
+    /// Returns one, after the last process in it has ended.
     pub(crate) fn put_back(&self, network: OwnedFd) {
         let mut ready = self.ready.lock();
         if ready.len() < READY_MAX {

@@ -1,7 +1,7 @@
-//! What a program writes, as far as it is kept.
+//! The output of a program, up to a limit.
 //!
-//! The program has the pipe open in both directions. So it does not end in a broken pipe when the
-//! process that reads is killed, but waits when the pipe is full; and whoever comes next reads on, by
+//! The program has the pipe open in both directions. So it does not get a broken pipe when the
+//! process that reads is killed, but waits when the pipe is full; and the next daemon reads on, by
 //! `/proc/PID/fd` of the program.
 
 use std::fs::{File, OpenOptions};
@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::error::{Result, step};
 
-/// The most that is kept of either stream. What is more is read and counted.
+/// The maximum that is kept of either stream. Further bytes are read and counted.
 pub const KEPT_MAX_BYTES: usize = 1 << 20;
 
 /// The most that is read at a time, so that one sandbox does not keep the others' waiting.
@@ -36,7 +36,7 @@ pub struct Written {
     pub dropped_bytes: u64,
 }
 
-/// Makes a pipe. Returns our end, which never blocks, the program's, and what tells the pipe from others.
+/// Makes a pipe. Returns our end, which never blocks, the program's, and the inode of the pipe.
 pub(crate) fn pipe() -> Result<(Stream, OwnedFd, u64)> {
     let doing = "making a pipe";
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(step(doing))?;
@@ -85,7 +85,7 @@ impl Stream {
         self.pipe.as_ref()
     }
 
-    /// Reads what there is, within a turn.
+    /// Reads the available data, within a turn.
     pub(crate) fn read_some(&mut self) {
         let Some(pipe) = &mut self.pipe else { return };
         let mut buffer = vec![0; 1 << 16];
@@ -113,7 +113,7 @@ impl Stream {
         }
     }
 
-    /// Reads what is left when no process writes any more, and gives up the pipe. A pipe has at most a
+    /// Reads the remaining data when no process writes any more, and closes the pipe. A pipe has at most a
     /// megabyte in it, so this ends.
     pub(crate) fn finish(&mut self) {
         for _ in 0..8 {

@@ -15,7 +15,7 @@ pub(crate) fn paths_of(packages: &Packages) -> Vec<String> {
     paths.collect()
 }
 
-/// Refuses packages whose names are no names: they become parts of paths.
+/// Refuses packages with invalid names: they become parts of paths.
 pub(crate) fn check_packages(packages: &Packages) -> Result<()> {
     let is_plain = |part: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+!-".contains(&byte);

@@ -1,4 +1,4 @@
-//! What `/proc` tells of a process: when it started, and how it ended.
+//! Data of a process from `/proc`: when it started, and how it ended.
 
 use std::fs;
 
@@ -14,8 +14,8 @@ pub enum ExitStatus {
     Code(i32),
     /// A signal with this number ended it.
     Signal(i32),
-    /// Nobody can tell: the process that started it ended before it did, and this kernel keeps no
-    /// status of such (Linux before 6.15).
+    /// Unknown: the process that started it ended before it did, and this kernel keeps no status of such
+    /// processes (Linux before 6.15).
     Unknown,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn started(pid: u32) -> Option<u64> {
     (!stat.ended).then_some(stat.started)
 }
 
-/// Returns the bytes of a process's memory, of which a page that it shares with others counts in part. Nothing if it
+/// Returns the bytes of a process's memory, where a shared page counts in part. 0 if it
 /// has ended.
 pub(crate) fn unshared_bytes(pid: u32) -> u64 {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
@@ -81,7 +81,7 @@ pub(crate) fn open(pid: u32, started_at: u64) -> Option<PidFd> {
     (started(pid) == Some(started_at)).then_some(process)
 }
 
-/// Reaps a process that has ended, or asks the kernel how it ended if it is another's to reap.
+/// Reaps a process that has ended, or asks the kernel how it ended if it is another process's child.
 pub(crate) fn exit_status(process: &PidFd, pid: u32) -> ExitStatus {
     use std::os::fd::AsFd as _;
 

@@ -19,8 +19,8 @@ use crate::sandboxes::Sandboxes;
 use crate::starters::Starters;
 use crate::stdio::{Streams, open_stdio};
 use crate::zygote::{
-    IsRoot, Living, Users, ZYGOTES_MAX, Zygote, ZygoteCounts, ZygoteSpec, ZygoteView, derive,
-    launch,
+    ImportKey, IsRoot, Living, Users, ZYGOTES_MAX, Zygote, ZygoteCounts, ZygoteSpec, ZygoteView,
+    derive, launch,
 };
 
 /// What a start of Python needs once it is decided how it starts.
@@ -32,7 +32,7 @@ struct Prepared {
 }
 
 impl Sandboxes {
-    /// Makes a Zygote, which sandboxes that ask for its packages, and maybe others, are forked from.
+    /// Makes a Zygote, from which sandboxes that request its packages, and maybe others, are forked.
     ///
     /// # Errors
     /// If it cannot be started, or cannot import.
@@ -105,7 +105,7 @@ impl Sandboxes {
         }
     }
 
-    /// Returns users that nobody has. That may take the end of Zygotes.
+    /// Returns unused user IDs. That may require ending Zygotes.
     fn users_for(&self, parent: Option<&Arc<Zygote>>) -> Result<Users> {
         let all = self.config.sandboxes_max;
         // Behind those of sandboxes that are no Zygote's.
@@ -130,7 +130,18 @@ impl Sandboxes {
         }
     }
 
-    /// Returns what is known of each Zygote, to choose which goes first.
+    /// Notes which modules a program of Python has imported: the next Zygote of its packages imports those that all
+    /// programs of these packages have. The names may come from the program: they are checked, and at most
+    /// [`IMPORTS_MAX`](crate::IMPORTS_MAX) are kept.
+    pub fn note_imports(&self, sandbox: &Sandbox, modules: Vec<String>) {
+        let request = sandbox.request();
+        if let Some(python) = &request.python {
+            let key = import_key(request, python, &python.packages);
+            self.zygotes.imports.lock().note(key, modules);
+        }
+    }
+
+    /// Returns the cache data of each Zygote, to choose which is evicted first.
     pub fn kept_zygotes(&self) -> Vec<crate::cache::Kept> {
         self.zygotes.kept()
     }
@@ -146,7 +157,7 @@ impl Sandboxes {
         self.zygotes.counts()
     }
 
-    /// Ends a Zygote. Sandboxes that were forked from it go on.
+    /// Ends a Zygote. Sandboxes that were forked from it keep running.
     ///
     /// # Errors
     /// If there is none of this id.
@@ -160,7 +171,7 @@ impl Sandboxes {
         }
     }
 
-    /// Ends the Zygote that is worth least, but none that others descend from. Returns which it was.
+    /// Ends the least valuable Zygote without descendants. Returns its id.
     pub fn evict_least(&self) -> Option<String> {
         let least = self.zygotes.least(IsRoot::Any)?;
         self.zygotes.evicted.fetch_add(1, Relaxed);
@@ -266,9 +277,20 @@ impl Sandboxes {
             }
             chosen = self.zygotes.choose(request, python);
         }
-        let has_all = |zygote: &Arc<Zygote>| zygote.spec.packages == python.packages;
-        if chosen.as_ref().is_some_and(has_all) {
-            return chosen;
+        if let Some(zygote) = &chosen
+            && zygote.spec.packages == python.packages
+        {
+            let learned = self.learned(request, python, &python.packages);
+            if zygote
+                .spec
+                .learned
+                .as_ref()
+                .is_none_or(|has| *has == learned)
+            {
+                return chosen;
+            }
+            self.renew(zygote, learned);
+            return self.zygotes.choose(request, python);
         }
         let now = Instant::now();
         if !self.zygotes.needs.lock().comes_again(&python.packages, now) {
@@ -294,8 +316,10 @@ impl Sandboxes {
         let hot = self.zygotes.needs.lock().hot(now);
         let mut best = best.cloned();
         for packages in self.zygotes.plan(request, python, &hot) {
+            let learned = self.learned(request, python, &packages);
             let spec = ZygoteSpec {
                 packages,
+                learned: Some(learned),
                 store: request.packages.clone(),
                 modules: best
                     .as_ref()
@@ -303,25 +327,66 @@ impl Sandboxes {
                 ..ZygoteSpec::new(&request.base, &python.interpreter, &[])
             };
             let parent = best.take();
-            let made = match &parent {
-                Some(parent) => match self.derive_zygote(parent, spec.clone()) {
-                    Err(error) => {
-                        log::debug!("no Zygote from {}: {error}", parent.id);
-                        self.add_zygote(spec)
-                    }
-                    made => made,
-                },
-                None => self.add_zygote(spec),
-            };
-            let id = made?.id;
-            let live = self.zygotes.live.lock();
-            best = live
-                .iter()
-                .map(|living| &living.zygote)
-                .find(|zygote| zygote.id == id)
-                .cloned();
+            best = self.living(&self.make_learned(parent.as_ref(), spec)?.id);
         }
         Ok(())
+    }
+
+    /// Puts a Zygote in the place of one with the same packages, since programs are now known to import other
+    /// modules of these.
+    fn renew(&self, former: &Zygote, learned: Vec<String>) {
+        // Somebody else may be doing it.
+        if !self.end_zygote(&former.id) {
+            return;
+        }
+        let parent = former.parent.as_deref().and_then(|id| self.living(id));
+        let spec = ZygoteSpec {
+            learned: Some(learned),
+            ..former.spec.clone()
+        };
+        if let Err(error) = self.make_learned(parent.as_ref(), spec) {
+            log::warn!("no Zygote for {:?}: {error}", former.spec.packages);
+        }
+    }
+
+    /// Makes a Zygote, from another one if there is one. If it cannot import what was learned, it is made without,
+    /// and so are the next ones.
+    fn make_learned(&self, parent: Option<&Arc<Zygote>>, spec: ZygoteSpec) -> Result<ZygoteView> {
+        let refused = match self.make_from(parent, spec.clone()) {
+            Err(error) if spec.learned.as_ref().is_some_and(|all| !all.is_empty()) => error,
+            made => return made,
+        };
+        log::info!("{refused}: without the modules that programs import");
+        self.zygotes.imports.lock().refuse(ImportKey {
+            base: spec.base.clone(),
+            interpreter: spec.interpreter.clone(),
+            store: spec.store.clone(),
+            packages: spec.packages.clone(),
+        });
+        let learned = Some(Vec::new());
+        self.make_from(parent, ZygoteSpec { learned, ..spec })
+    }
+
+    fn make_from(&self, parent: Option<&Arc<Zygote>>, spec: ZygoteSpec) -> Result<ZygoteView> {
+        let Some(parent) = parent else {
+            return self.add_zygote(spec);
+        };
+        self.derive_zygote(parent, spec.clone()).or_else(|error| {
+            log::debug!("no Zygote from {}: {error}", parent.id);
+            self.add_zygote(spec)
+        })
+    }
+
+    fn living(&self, id: &str) -> Option<Arc<Zygote>> {
+        let live = self.zygotes.live.lock();
+        let mut zygotes = live.iter().map(|living| &living.zygote);
+        zygotes.find(|zygote| zygote.id == id).cloned()
+    }
+
+    /// Returns the modules that all programs with these packages have imported, as far as is known.
+    fn learned(&self, request: &Request, python: &Python, packages: &Packages) -> Vec<String> {
+        let key = import_key(request, python, packages);
+        self.zygotes.imports.lock().common(&key)
     }
 
     /// Has a Zygote fork, into a group of the sandbox's own.
@@ -348,5 +413,14 @@ impl Sandboxes {
                 Err(error)
             }
         }
+    }
+}
+
+fn import_key(request: &Request, python: &Python, packages: &Packages) -> ImportKey {
+    ImportKey {
+        base: request.base.clone(),
+        interpreter: python.interpreter.clone(),
+        store: request.packages.clone(),
+        packages: packages.clone(),
     }
 }

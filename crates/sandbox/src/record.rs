@@ -1,7 +1,7 @@
-//! What is written down of a running sandbox, so that the next process of ours finds it.
+//! The records of running sandboxes, from which the next daemon finds them.
 //!
 //! A record is one file, named by the slot of its sandbox, and is written when its process runs. A
-//! sandbox without a record, or with half of one, is one that nobody has been told of: it is ended.
+//! sandbox without a complete record was never reported to a client: it is ended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) struct Record {
     pub(crate) created_ms: u64,
     /// The user that it is.
     pub(crate) user: u32,
-    /// The inodes of the pipes that it writes to, if they are ours.
+    /// The inodes of the pipes of its output, if they are ours.
     pub(crate) pipes: Option<[u64; 2]>,
     /// The Zygotes that it descends from, the first one first.
     #[serde(default)]
@@ -48,7 +48,7 @@ impl Records {
         self.0.join(format!("{slot}.json"))
     }
 
-    /// Writes a record, in one call: a reader finds all of it or takes it for none.
+    /// Writes a record, in one call: a reader finds all of it or ignores it.
     pub(crate) fn write(&self, slot: u32, record: &Record) -> Result<()> {
         let text = serde_json::to_vec(record).map_err(step("writing a record"))?;
         fs::write(self.path(slot), text).map_err(at("writing", self.path(slot)))

@@ -1,4 +1,4 @@
-//! What a sandbox is asked to be.
+//! The specification of a sandbox.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -28,13 +28,13 @@ pub struct Python {
     pub packages: Packages,
 }
 
-/// A program, and what it is to have.
+/// A program, and its resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
     /// The base that is its root.
     pub base: String,
-    /// The program and its arguments; its path is one in the sandbox. With `python`, what stands behind
+    /// The program and its arguments; its path is one in the sandbox. With `python`, the arguments behind
     /// the interpreter: a script and its arguments, or `-c` and a text.
     pub command: Vec<String>,
     /// Whether it is a program of Python.
@@ -52,13 +52,13 @@ pub struct Request {
     /// A directory that it may write to at `/scratch`, as far as the modes of its files let it.
     #[serde(default)]
     pub scratch: Option<PathBuf>,
-    /// What it reaches.
+    /// Its network.
     #[serde(default)]
     pub network: Network,
-    /// What it may use.
+    /// Its limits.
     #[serde(default)]
     pub limits: Limits,
-    /// When it is killed; `None` lets it run.
+    /// When it is killed; `None` for no timeout.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
 }
@@ -126,11 +126,11 @@ fn c_strings(strings: impl Iterator<Item = String>) -> Result<Vec<CString>> {
 /// What a program's standard input, output and errors are.
 #[derive(Debug)]
 pub enum Stdio {
-    /// It reads nothing, and what it writes is nowhere.
+    /// Its input is empty, and its output is discarded.
     Null,
-    /// It reads from this, which may be a socket, and what it writes is kept.
+    /// Its input is this descriptor, which may be a socket, and its output is kept.
     Asked(OwnedFd),
-    /// It reads nothing, and what it writes is kept, up to a limit.
+    /// Its input is empty, and its output is kept, up to a limit.
     Captured,
     /// These three descriptors.
     Given([OwnedFd; 3]),

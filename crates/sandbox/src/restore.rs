@@ -1,8 +1,8 @@
-//! The sandboxes that a former process has left: which go on, and what is ended.
+//! The sandboxes of a former daemon: which keep running, and which are ended.
 //!
-//! What the kernel has counts, not what was written down. Every group of ours is looked at: it belongs to
-//! a sandbox that goes on only if its record's process is in it and is the one that was started then. All
-//! else is ended and removed.
+//! The state in the kernel decides, not the records. Every group of ours is examined: it belongs to
+//! a running sandbox only if its record's process is in it and has the recorded start time. All
+//! others are ended and removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) struct Found {
     phase: Phase,
 }
 
-/// Finds the sandboxes that run, and ends what is left of others.
+/// Finds the running sandboxes, and removes the rest of others.
 pub(crate) fn find(hierarchies: &Hierarchies, records: &Records) -> Result<Vec<Found>> {
     let mut written = records.list()?;
     let mut found = Vec::new();
@@ -105,7 +105,7 @@ fn running(dir: &Path, slot: u32, record: Record, group: &Group) -> Option<Found
 }
 
 impl Found {
-    /// Makes a sandbox of it that can be watched. What it wrote and nobody had read is read from now on.
+    /// Makes a sandbox of it that can be watched. Output that was not read yet is read from now on.
     pub(crate) fn into_sandbox(self, group: Group) -> Sandbox {
         let Self {
             record,

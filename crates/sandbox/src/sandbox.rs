@@ -20,15 +20,15 @@ use crate::request::Request;
 /// Memory that a paused sandbox may take beyond what it has: what the kernel needs to wake it.
 const PAUSED_SPARE_BYTES: u64 = 1 << 20;
 
-/// What a sandbox does.
+/// The phase of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Its program runs.
     Running,
-    /// None of its processes runs, and memory that can be given back is.
+    /// All of its processes are frozen, and memory was reclaimed.
     Paused,
-    /// All of its processes have ended, and nothing of it is left.
+    /// All of its processes have ended, and its resources are freed.
     Ended(Exit),
 }
 
@@ -45,15 +45,15 @@ pub struct Exit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cause {
-    /// Somebody asked for it.
+    /// On request.
     Killed,
-    /// Its time was over.
+    /// By the timeout.
     Timeout,
     /// It wanted more memory than it may use.
     Memory,
 }
 
-/// What is needed to pause and to end it, and is given back at the end.
+/// The resources that are needed to pause and to end it, and are returned at the end.
 #[derive(Debug)]
 pub(crate) struct Controls {
     pub(crate) group: Group,
@@ -61,19 +61,19 @@ pub(crate) struct Controls {
     pub(crate) next: Next,
 }
 
-/// Who gets a control group next.
+/// Who may use a control group next.
 #[derive(Clone, Debug)]
 pub(crate) enum Next {
-    /// Anybody.
+    /// Any sandbox.
     Anybody,
     /// Children of the same Zygote.
     Siblings(Arc<Lent>),
-    /// Nobody: it belonged to a Zygote of a former program.
+    /// No sandbox: it belonged to a Zygote of a former program.
     Nobody,
 }
 
 impl Controls {
-    /// Gives everything back.
+    /// Returns all resources.
     pub(crate) fn give_back(self, pool: &Pool, networks: &Networks) {
         // Who is still there still uses the network.
         let is_empty = match self.next {
@@ -102,8 +102,8 @@ pub struct Sandbox {
     record: Record,
     pub(crate) process: PidFd,
     pub(crate) deadline: Option<Instant>,
-    /// Held while the sandbox is paused, resumed, killed or taken apart: each waits for the kernel,
-    /// and none makes sense beside another.
+    /// Held while the sandbox is paused, resumed, killed or cleaned up: each waits for the kernel,
+    /// and they must not overlap.
     controls: Mutex<Option<Controls>>,
     streams: Mutex<Option<[Stream; 2]>>,
     state: Mutex<State>,
@@ -132,7 +132,7 @@ impl Sandbox {
         }
     }
 
-    /// Returns what it is called.
+    /// Returns its id.
     pub fn id(&self) -> &str {
         &self.record.id
     }
@@ -142,7 +142,7 @@ impl Sandbox {
         self.record.pid
     }
 
-    /// Returns what was asked for.
+    /// Returns its specification.
     pub fn request(&self) -> &Request {
         &self.record.request
     }
@@ -162,12 +162,12 @@ impl Sandbox {
         self.record.created_ms
     }
 
-    /// Returns what it does.
+    /// Returns its phase.
     pub fn phase(&self) -> Phase {
         self.state.lock().phase
     }
 
-    /// Waits until it has ended, and nothing of it is left. `None` if it has not by then.
+    /// Waits until it has ended, and its resources are freed; `None` if not within `patience`.
     pub fn wait(&self, patience: Duration) -> Option<Exit> {
         let deadline = Instant::now() + patience;
         let mut state = self.state.lock();
@@ -184,7 +184,7 @@ impl Sandbox {
         }
     }
 
-    /// Returns what it has written to its standard output and errors.
+    /// Returns its standard output and standard error.
     pub fn written(&self) -> Option<[Written; 2]> {
         let streams = self.streams.lock();
         streams
@@ -207,7 +207,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Lets its processes go on.
+    /// Resumes its processes.
     ///
     /// # Errors
     /// If it has ended, or the kernel cannot.
@@ -234,7 +234,7 @@ impl Sandbox {
     /// Kills all of its processes. Returns before they have ended: see [`Self::wait`].
     ///
     /// # Errors
-    /// If the kernel cannot. That it has ended is none.
+    /// If the kernel refuses. An ended sandbox is no error.
     pub fn kill(&self) -> Result<()> {
         self.end(Cause::Killed)
     }
@@ -253,7 +253,7 @@ impl Sandbox {
     /// Returns the bytes of memory that it is charged for.
     ///
     /// # Errors
-    /// If it has ended, or the kernel does not tell.
+    /// If it has ended, or the kernel does not report it.
     pub fn memory_bytes(&self) -> Result<u64> {
         let controls = self.controls.lock();
         let group = &controls.as_ref().ok_or_else(|| self.ended())?.group;
@@ -272,7 +272,7 @@ impl Sandbox {
     /// Returns its processes.
     ///
     /// # Errors
-    /// If it has ended, or the kernel does not tell.
+    /// If it has ended, or the kernel does not report them.
     pub fn processes(&self) -> Result<Vec<u32>> {
         let controls = self.controls.lock();
         let group = &controls.as_ref().ok_or_else(|| self.ended())?.group;
@@ -285,7 +285,7 @@ impl Sandbox {
         act(controls.as_ref().ok_or_else(|| self.ended())?)
     }
 
-    /// Takes what there is to give back; nobody else can use it from now on.
+    /// Takes the resources to return; they cannot be used any more.
     pub(crate) fn take_controls(&self) -> Option<Controls> {
         self.controls.lock().take()
     }
@@ -297,7 +297,7 @@ impl Sandbox {
         }
     }
 
-    /// Tells everybody that it has ended.
+    /// Notifies all waiting threads that it has ended.
     pub(crate) fn ended_as(&self, status: ExitStatus, killed_for_memory: u64) -> Exit {
         let mut state = self.state.lock();
         let memory = (killed_for_memory > 0).then_some(Cause::Memory);

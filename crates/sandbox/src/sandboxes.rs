@@ -31,7 +31,7 @@ use crate::stdio::{Streams, open_stdio};
 use crate::watch::Shared;
 use crate::zygote::Zygotes;
 
-/// Sandboxes that have ended and are still told of. The oldest is forgotten for the next one.
+/// Sandboxes that have ended and are still listed. The oldest is forgotten for the next one.
 const ENDED_MAX: usize = 256;
 
 /// Where and how sandboxes are made.
@@ -41,14 +41,14 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// The control group that sandboxes are in, in each hierarchy.
     pub cgroup: String,
-    /// The user that the first sandbox is; the others are those behind it.
+    /// The user of the first sandbox; the others have the next ones.
     pub first_uid: u32,
     /// How many sandboxes there may be.
     pub sandboxes_max: u32,
 }
 
 impl Config {
-    /// Returns what is usual, with a directory and a control group.
+    /// Returns the default configuration, with a directory and a control group.
     pub fn new(run_dir: impl Into<PathBuf>, cgroup: &str) -> Self {
         Self {
             run_dir: run_dir.into(),
@@ -61,7 +61,7 @@ impl Config {
     }
 }
 
-/// What was done so far.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Sandboxes that were started.
@@ -74,7 +74,7 @@ pub struct Counts {
     pub adopted: u64,
 }
 
-/// The sandboxes of a program. Dropping it ends none of them: the next one finds them again.
+/// The sandboxes of a program. Dropping it ends none of them: the next program finds them again.
 #[derive(Debug)]
 pub struct Sandboxes {
     pub(crate) config: Config,
@@ -97,10 +97,10 @@ struct Known {
 }
 
 impl Sandboxes {
-    /// Opens the directory, finds the sandboxes that run, and ends what is left of others.
+    /// Opens the directory, finds the running sandboxes, and removes the rest of others.
     ///
     /// # Errors
-    /// If another program has the directory, the machine has no control groups that suffice, or this
+    /// If another program uses the directory, the machine lacks the needed control groups, or this
     /// process is not root.
     pub fn open(config: Config) -> Result<Self> {
         let dir = &config.run_dir;
@@ -163,7 +163,7 @@ impl Sandboxes {
         }
     }
 
-    /// Forgets a base. Sandboxes that have it keep it.
+    /// Removes a base. Sandboxes that use it keep it.
     ///
     /// # Errors
     /// If there is none of this name.
@@ -188,8 +188,8 @@ impl Sandboxes {
     /// Makes a sandbox, and returns when its program runs.
     ///
     /// # Errors
-    /// If the request makes no sense, there are too many sandboxes, or the kernel refuses; then
-    /// nothing of it is left.
+    /// If the request is invalid, there are too many sandboxes, or the kernel refuses; then nothing of it
+    /// remains.
     pub fn create(&self, request: Request, stdio: Stdio) -> Result<Arc<Sandbox>> {
         let created = self.try_to_create(request, stdio);
         let counter = if created.is_ok() {
@@ -338,8 +338,8 @@ impl Sandboxes {
         Execution::start(sandbox, request, stdio, user, confinement)
     }
 
-    /// Mounts a directory at `/code` of a sandbox that was made without one. For a program that was started before it
-    /// was known for whom.
+    /// Mounts a directory at `/code` of a sandbox that was made without one. For a program that was started before its
+    /// handler was known.
     ///
     /// # Errors
     /// If the sandbox has ended, or the directory cannot be mounted.
@@ -347,7 +347,7 @@ impl Sandboxes {
         crate::exec::mount_code(sandbox, dir)
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         Counts {
             started: self.started.load(Relaxed),
@@ -357,7 +357,7 @@ impl Sandboxes {
         }
     }
 
-    /// Ends all sandboxes, waits for that within a deadline, and removes what was ready for others.
+    /// Ends all sandboxes, waits for that within a deadline, and removes prepared resources.
     ///
     /// # Errors
     /// If one does not end in time.

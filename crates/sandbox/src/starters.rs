@@ -35,7 +35,7 @@ struct QueueState {
 }
 
 impl Queue {
-    /// Waits for room and adds a job. The job comes back if nobody will do it.
+    /// Waits for room and adds a job. Fails if the queue is closed.
     fn push(&self, job: Job) -> Result<()> {
         let mut state = self.state.lock();
         while state.jobs.len() >= QUEUE_MAX && !state.closed {
@@ -79,7 +79,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// The threads of one base. Dropping it ends them when they have done what was asked.
+/// The threads of one base. Dropping it ends them after their pending work.
 #[derive(Debug)]
 pub(crate) struct Starters {
     queue: Arc<Queue>,
@@ -134,7 +134,7 @@ impl Starters {
         entered.recv().map_err(|_| SandboxError::Closed)?
     }
 
-    /// Does something on one of the threads, and returns what it returned.
+    /// Runs a function on one of the threads, and returns its result.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,

@@ -7,10 +7,10 @@ use crate::error::{Result, at};
 use crate::output::{self, Stream};
 use crate::request::Stdio;
 
-/// Our ends of what is kept, and what tells its pipes from others.
+/// Our ends of the pipes, and the inodes of the pipes.
 pub(crate) type Streams = Option<([Stream; 2], [u64; 2])>;
 
-/// Opens what a program reads and writes, and our ends of what is kept.
+/// Opens the standard streams of a program, and our ends of the kept ones.
 pub(crate) fn open_stdio(stdio: Stdio) -> Result<([OwnedFd; 3], Streams)> {
     match stdio {
         Stdio::Null => Ok((null_stdio()?, None)),

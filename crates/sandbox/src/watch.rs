@@ -73,7 +73,7 @@ impl Shared {
             .map_err(step("starting a thread"))
     }
 
-    /// Ends the thread. What is watched goes on unwatched.
+    /// Ends the thread. Watched sandboxes keep running.
     pub(crate) fn close(&self) {
         self.closing.store(true, Relaxed);
         self.wake();

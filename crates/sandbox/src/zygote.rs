@@ -1,14 +1,15 @@
 //! Zygotes: interpreters that have imported already, and become a sandbox's program by a fork.
 //!
 //! A Zygote runs code of the packages that it imports, so it has no rights outside. But its children
-//! need namespaces, mounts and users of their own. It is therefore root of a user namespace: that lets
-//! it make all of this for its children, and do nothing to anybody else. The users that its children
-//! become exist in this namespace only.
+//! need namespaces, mounts and users of their own. It is therefore root of a user namespace: so it can
+//! make these for its children, and affect nothing else. The users of its children
+//! exist in this namespace only.
 //!
-//! Its children are ours (`CLONE_PARENT`), so they outlive it, and we learn how they end.
+//! Its children are ours (`CLONE_PARENT`), so they outlive it, and we get their exit status.
 
 mod choice;
 mod derive;
+mod imports;
 mod launch;
 mod pool;
 mod protocol;
@@ -28,6 +29,8 @@ use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use derive::derive;
+pub use imports::IMPORTS_MAX;
+pub(crate) use imports::ImportKey;
 pub(crate) use launch::launch;
 pub use pool::ZygoteCounts;
 pub(crate) use pool::{IsRoot, Living, ZYGOTES_MAX, Zygotes};
@@ -65,6 +68,10 @@ pub struct ZygoteSpec {
     pub store: Option<std::path::PathBuf>,
     /// Bytes of memory that it may have. One that has more is replaced.
     pub memory_bytes: u64,
+    /// Modules that it imports behind its packages, if they are found: what the programs with these packages have
+    /// imported. `None` for a Zygote that somebody asked for, which has just what it was asked to have.
+    #[serde(skip)]
+    pub learned: Option<Vec<String>>,
 }
 
 impl ZygoteSpec {
@@ -77,20 +84,21 @@ impl ZygoteSpec {
             modules: modules.iter().map(|&module| module.to_owned()).collect(),
             store: None,
             memory_bytes: 512 << 20,
+            learned: None,
         }
     }
 }
 
-/// What is told of a Zygote.
+/// The view of a Zygote.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ZygoteView {
-    /// What it is called.
+    /// Its id.
     pub id: String,
     /// The base.
     pub base: String,
     /// Its packages.
     pub packages: Packages,
-    /// The Zygote that it was forked from, if it did not begin with a program of its own.
+    /// The Zygote that it was forked from, if it was not started as a program.
     #[serde(default)]
     pub parent: Option<String>,
     /// How long they took to import, in milliseconds, those of its parents too.
@@ -261,7 +269,7 @@ impl Zygote {
         SandboxError::Zygote { zygote, problem }
     }
 
-    /// Returns whether it can be forked from: it lives, and has not grown beyond its limit.
+    /// Returns whether it can be forked from: it runs, and has not grown beyond its limit.
     pub(crate) fn is_fit(&self) -> bool {
         let lives = matches!(self.started.process.ended_within(Duration::ZERO), Ok(false));
         lives && self.memory_bytes() < self.spec.memory_bytes / 8 * 7
@@ -274,8 +282,8 @@ impl Zygote {
             .map_or(0, |group| group.memory_bytes().unwrap_or(0))
     }
 
-    /// Returns the bytes of its memory that would be free without it, as far as can be told: a page that several
-    /// processes share counts in parts.
+    /// Returns an estimate of the bytes of memory that would be free without it: a page that several
+    /// processes share counts in part.
     pub(crate) fn unshared_bytes(&self) -> u64 {
         crate::process::unshared_bytes(self.started.pid)
     }
@@ -300,7 +308,7 @@ impl Zygote {
         }
     }
 
-    /// Ends it, and returns its control group. Its children go on.
+    /// Ends it, and returns its control group. Its children continue.
     pub(crate) fn end(&self) -> Option<Group> {
         let group = self.group.lock().take();
         let _gone = self

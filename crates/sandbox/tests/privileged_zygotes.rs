@@ -8,6 +8,7 @@ mod rig;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use rig::python::{PYTHON, script, set, store, zygote};
 use rig::{PATIENCE, Rig};
@@ -426,4 +427,81 @@ fn a_zygote_gives_nobody_the_hosts_network_and_refuses_what_makes_no_sense() {
         .create(script(&long, &[], None), sandbox::Stdio::Null);
     assert!(sandbox.is_err());
     assert_eq!(rig.sandboxes().zygotes().len(), 1);
+}
+
+const HAS: &str =
+    "import sys; print([name for name in ['colorsys', 'wave', 'b.thread'] if name in sys.modules])";
+
+/// Runs a program that says which modules it finds, notes what it "imported", and returns what it said.
+fn finds(rig: &Rig, package: &str, store: &Path, imported: &[&str]) -> String {
+    let sandbox = rig.start(script(HAS, &[package], Some(store)));
+    assert_eq!(
+        sandbox.wait(PATIENCE).unwrap().status,
+        ExitStatus::Code(0),
+        "{package}"
+    );
+    let imported = imported.iter().map(|&name| name.to_owned()).collect();
+    rig.sandboxes().note_imports(&sandbox, imported);
+    let [out, _] = sandbox.written().unwrap();
+    String::from_utf8_lossy(&out.bytes).trim().to_owned()
+}
+
+#[test]
+fn a_zygote_has_what_all_programs_of_its_packages_import() {
+    let rig = Rig::new();
+    let store = store(&[("a==1", ""), ("b==1", "")]);
+    let finds = |package, imported: &[&str]| finds(&rig, package, store.path(), imported);
+    assert_eq!(finds("a==1", &["colorsys", "wave", "no.such", "-"]), "[]");
+    // The need comes again, so there is a Zygote; this program imports less.
+    assert_eq!(finds("a==1", &["wave"]), "['colorsys', 'wave']");
+    assert_eq!(finds("a==1", &["wave"]), "['wave']");
+    assert_eq!(finds("a==1", &["wave"]), "['wave']");
+    // The first one was replaced, and the second stays.
+    assert_eq!(rig.sandboxes().zygote_counts().made, 2);
+    assert_eq!(rig.sandboxes().zygote_counts().exact, 3);
+    // Other packages, other programs.
+    assert_eq!(finds("b==1", &[]), "[]");
+    assert_eq!(finds("b==1", &[]), "[]");
+}
+
+#[test]
+fn a_module_that_a_zygote_cannot_have_is_left_to_its_programs() {
+    let rig = Rig::new();
+    let store = store(&[]);
+    let package = store.path().join("b==1/b");
+    fs::create_dir_all(&package).unwrap();
+    fs::write(package.join("__init__.py"), "").unwrap();
+    fs::write(package.join("exits.py"), "raise SystemExit(3)").unwrap();
+    let thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()";
+    fs::write(package.join("thread.py"), thread).unwrap();
+    let finds = |imported: &[&str]| finds(&rig, "b==1", store.path(), imported);
+    assert_eq!(finds(&["b.exits", "wave"]), "[]");
+    assert_eq!(finds(&["b.exits", "wave"]), "['wave']");
+    let counts = rig.sandboxes().zygote_counts();
+    assert_eq!((counts.made, counts.exact), (1, 1));
+    // Nobody is forked from an interpreter with a second thread.
+    let mut other = ZygoteSpec::new("host", PYTHON, &[]);
+    other.packages = set(&["b==1"]);
+    other.store = Some(store.path().to_owned());
+    other.learned = Some(vec!["b.thread".to_owned()]);
+    let error = rig.sandboxes().add_zygote(other).unwrap_err().to_string();
+    assert!(error.contains("started threads"), "{error}");
+}
+
+#[test]
+fn a_zygote_is_made_without_modules_that_start_threads() {
+    let rig = Rig::new();
+    let store = store(&[]);
+    let package = store.path().join("b==1/b");
+    fs::create_dir_all(&package).unwrap();
+    fs::write(package.join("__init__.py"), "").unwrap();
+    let thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()";
+    fs::write(package.join("thread.py"), thread).unwrap();
+    let finds = || finds(&rig, "b==1", store.path(), &["b.thread", "wave"]);
+    assert_eq!(finds(), "[]");
+    for _ in 0..3 {
+        assert_eq!(finds(), "[]");
+    }
+    let counts = rig.sandboxes().zygote_counts();
+    assert_eq!((counts.made, counts.exact), (1, 3));
 }

@@ -1,7 +1,7 @@
-//! What serves an API: a unix socket, a thread of its own, and a bounded number of connections.
+//! The server of an API: a unix socket, a separate thread, and a bounded number of connections.
 //!
-//! One thread runs all sockets. What clients ask for may block, so it is done on other threads, of which
-//! there are few. Connections beyond the bound wait in the socket's queue.
+//! One thread runs all sockets. Requests may block, so they run on a small number of other threads.
+//! Connections beyond the bound wait in the socket's queue.
 
 use std::fs;
 use std::io;
@@ -22,11 +22,11 @@ const SOCKET_MODE: u32 = 0o600;
 /// How long no connection is taken after one could not be. Most likely descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Listens on `socket`. It appears complete, in the place of what an earlier server left there: no client
-/// meets a moment without a socket, or one with other permissions.
+/// Listens on `socket`. It atomically replaces the socket of an earlier server: at no moment is the
+/// socket missing, or has other permissions.
 ///
 /// # Errors
-/// If the socket cannot be made.
+/// If the socket cannot be created.
 pub fn listen(socket: &Path) -> io::Result<UnixListener> {
     let aside = socket.with_extension(std::process::id().to_string());
     let bound = (|| {
@@ -56,11 +56,11 @@ pub struct ApiThread {
 }
 
 impl ApiThread {
-    /// Starts a thread that runs `serve`, which returns soon after what it is given has ended. What blocks
-    /// has at most `calls` threads; one that hangs does not keep the API from ending.
+    /// Starts a thread that runs `serve`, which must return soon after its argument has ended. Blocking
+    /// calls have at most `calls` threads; one that hangs does not keep the API from ending.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If no thread can be started.
     pub fn start<F: Future<Output = ()>>(
         name: &str,
         calls: usize,
@@ -104,14 +104,14 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Returns what takes at most `max` connections at a time.
+    /// Returns an acceptor of at most `max` connections at a time.
     #[must_use]
     pub fn up_to(max: u32) -> Self {
         let permits = Arc::new(Semaphore::new(max as usize));
         Self { permits, max }
     }
 
-    /// Takes connections until `closed` ends, each by `converse`.
+    /// Accepts connections until `closed` ends, and runs `converse` for each.
     pub async fn take<P, F>(
         &self,
         mut closed: Closed,

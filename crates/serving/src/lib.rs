@@ -3,9 +3,9 @@
 //! - [`transport`]: where a service listens ([`transport::Address`]), the streams that it accepts (TCP,
 //!   unix sockets, TLS, vsock), and how one is closed so that its peer gets the last answer.
 //! - [`connections`]: how many connections each client may have. [`rate`]: how many bytes in a second.
-//! - [`load`]: how hard the machine is pressed, and what a server leaves undone for that.
+//! - [`load`]: the load of the machine, and the work that a server does not do under load.
 //! - [`api`]: the socket, the thread and the connections of an HTTP API.
-//! - [`metrics`]: what a server tells Prometheus.
+//! - [`metrics`]: the metrics of a server for Prometheus.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The load of the machine, and what a server stops doing because of it.
 //!
-//! The work of the machine comes before ours. The kernel tells for how much of the time tasks waited
+//! Other work of the machine has priority. The kernel reports for how much of the time tasks waited
 //! for a processor, for memory or for a disk (PSI), and how much of the memory limit is used. Under
-//! high load, work that no client waits for is not started; under very high load, the mirror fetches
-//! nothing from registries either, and clients go there themselves. What is cached is always served:
+//! high load, background work is not started; under very high load, the mirror fetches
+//! nothing from registries either, and clients go there themselves. Cached data is always served:
 //! that costs less than a refusal costs the client.
 //!
 //! ```text
@@ -24,10 +24,10 @@ pub use watch::LoadWatch;
 /// measurement.
 const HOLD: Duration = Duration::from_secs(5);
 
-/// How much work is left undone because of the load.
+/// Which work is not done because of the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing.
+    /// All work is done.
     #[default]
     Normal,
     /// Work that no client waits for is not done: prefetching, and prewarming of images.
@@ -165,7 +165,7 @@ struct Measured {
     reason: Option<String>,
 }
 
-/// The load, and what was left undone because of it.
+/// The load, and the work that was not done because of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// The current level.
@@ -189,7 +189,7 @@ impl Load {
         Level::ALL.get(level).copied().unwrap_or_default()
     }
 
-    /// Returns the load, and what was left undone because of it.
+    /// Returns the load, and the work that was not done because of it.
     #[must_use]
     pub fn report(&self) -> LoadReport {
         let measured = self.measured.lock().clone();

@@ -1,7 +1,7 @@
 //! Metrics in the text format of OpenMetrics, with numbers that are read at the moment of a scrape.
 //!
-//! What is counted where it happens is a `Counter` or a `Histogram` of [`prometheus_client`]. What is
-//! known elsewhere, like the bytes of a store, is a [`Sample`] that a function reads.
+//! Values that are counted where they occur are a `Counter` or a `Histogram` of [`prometheus_client`]. Values
+//! from elsewhere, such as the bytes of a store, are a [`Sample`] that a function reads.
 //!
 //! ```
 //! use prometheus_client::registry::Registry;

@@ -1,5 +1,5 @@
 //! Streams between clients and servers: TCP, unix sockets, TLS over TCP, and vsock. Everything above
-//! uses a [`Stream`] and knows no socket; `docs/nicfetch-rdma.md` says where RDMA would fit.
+//! uses a [`Stream`] and no socket; `docs/nicfetch-rdma.md` describes where RDMA would fit.
 
 mod parting;
 mod tls;
@@ -80,7 +80,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The peer of a connection, as far as the transport can tell.
+/// The peer of a connection, as far as the transport can identify it.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// The name in its certificate.
@@ -98,7 +98,7 @@ pub enum PeerAddress {
     Context(u32),
     /// The user of a process on this machine.
     User(u32),
-    /// The system does not tell.
+    /// Unknown to the system.
     #[default]
     Unknown,
 }
@@ -172,10 +172,10 @@ impl fmt::Debug for Accepted {
 }
 
 impl Listener {
-    /// Listens at `address`. A unix socket that nobody listens on any more is replaced.
+    /// Listens at `address`. A unix socket without a listener is replaced.
     ///
     /// # Errors
-    /// If the address is taken or cannot be had.
+    /// If the address is in use or not available.
     pub async fn bind(address: &Address, tls: Option<TlsServer>) -> io::Result<Self> {
         let socket = match address {
             Address::Tcp(host) => Socket::Tcp(TcpListener::bind(host).await?),
@@ -194,7 +194,7 @@ impl Listener {
     /// Returns where it listens, with the port that the system chose.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// If the system does not report it.
     pub fn address(&self) -> io::Result<String> {
         match &self.socket {
             Socket::Tcp(listener) => Ok(listener.local_addr()?.to_string()),

@@ -1,9 +1,9 @@
-//! The metadata: which snapshots there are, in a database whose transactions survive a crash.
+//! The metadata of all snapshots, in a database whose transactions survive a crash.
 //!
 //! Three tables of one redb file: the snapshots by name, the pairs of parent and child, and the
-//! counters. Every change is one transaction, and a transaction that was answered is on the disk:
-//! containerd writes its own record after ours, and must never know more than we do. That is one
-//! flush of the disk for each change; the database of containerd's own snapshotters takes two.
+//! counters. Every change is one transaction, which is on the disk before the response:
+//! containerd writes its own record after ours, and must never know more than this database. That is
+//! one flush of the disk for each change; containerd's own snapshotters need two.
 
 mod change;
 mod store;
@@ -56,7 +56,7 @@ impl Catalog {
         Ok(Self { store })
     }
 
-    /// Returns the lowest number that no snapshot ever had.
+    /// Returns the lowest number that no snapshot has had.
     pub(crate) fn next_id(&self) -> Result<u64> {
         self.store.read("read a counter", |tx| {
             let counters = tx.open_table(COUNTERS)?;
@@ -81,8 +81,8 @@ impl Catalog {
         })
     }
 
-    /// Returns the snapshots that `filter` matches. Damaged records are given to `damaged` and
-    /// passed by: one of them must not hide the others.
+    /// Returns the snapshots that `filter` matches. Damaged records are passed to `damaged` and
+    /// skipped: one of them must not hide the others.
     pub(crate) fn walk(
         &self,
         filter: &Filter,
@@ -103,13 +103,13 @@ impl Catalog {
         })
     }
 
-    /// Returns the number of every record and the tier that holds its directory, of those that are
-    /// damaged in other ways too. A directory that a snapshot shares has a number here as long as that is
-    /// there.
+    /// Returns the number of every record and the tier that holds its directory, including records that are
+    /// damaged in other fields. The number of a shared directory is included as long as the directory
+    /// exists.
     ///
     /// # Errors
-    /// If a record does not even give its number: nobody can then say which directories are in
-    /// use, and none may be deleted.
+    /// If the number of a record cannot be read: then it is unknown which directories are in use,
+    /// and none may be deleted.
     pub(crate) fn places(&self) -> Result<HashMap<SnapshotId, Option<PathBuf>>> {
         #[derive(Deserialize)]
         struct Place {

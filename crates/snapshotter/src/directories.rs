@@ -17,7 +17,7 @@ pub(crate) const CATALOG: &str = "metadata.redb";
 /// The root of every image is what its bottom layer says, until it says something: then 0755, as
 /// containerd's own snapshotters have it.
 const FS_MODE: u32 = 0o755;
-/// What overlayfs keeps in there is nobody's business.
+/// Users need not list what overlayfs keeps in there.
 const WORK_MODE: u32 = 0o711;
 
 /// The directories under one base: the root, or a tier.
@@ -27,14 +27,14 @@ pub(crate) struct Directories {
 }
 
 impl Directories {
-    /// Makes what is missing of `<base>/snapshots`.
+    /// Creates `<base>/snapshots` if it is missing.
     pub(crate) fn open(base: &Path) -> Result<Self> {
         keep(&base.join("snapshots"))?;
         Ok(Self::at(base))
     }
 
-    /// Fails if there are snapshots without records: what has no record here is deleted, and they
-    /// are not ours to delete.
+    /// Fails if there are snapshots without records: directories without a record are deleted, and these
+    /// belong to another snapshotter.
     pub(crate) fn check_records(&self) -> Result<()> {
         let has_records = self.base.join(CATALOG).exists();
         if has_records || self.list()?.is_empty() {
@@ -71,8 +71,8 @@ impl Directories {
         self.of(id).join("work")
     }
 
-    /// Makes the directories of a new snapshot. `wanted` is whom its root is to belong to, if not to us: the
-    /// root of an overlay is the upper directory, and that of an image may be of another user.
+    /// Creates the directories of a new snapshot. `wanted` is the owner of its root, if not this process's user: the
+    /// root of an overlay is the upper directory, and that of an image may belong to another user.
     pub(crate) fn create(
         &self,
         id: SnapshotId,
@@ -103,8 +103,8 @@ impl Directories {
         }
     }
 
-    /// Returns the numbers that have a directory. What is not named by a number is not ours, and
-    /// left alone.
+    /// Returns the numbers that have a directory. Entries whose name is not a number are
+    /// ignored.
     pub(crate) fn list(&self) -> Result<Vec<SnapshotId>> {
         let dir = self.base.join("snapshots");
         let mut found = Vec::new();
@@ -119,7 +119,7 @@ impl Directories {
     }
 }
 
-/// Makes a directory that only root may enter, and closes one that others may: in it are set-user-id
+/// Creates a directory that only root may enter, and restricts one that others may: it contains set-user-id
 /// programs of images, and files that only root may read.
 pub(crate) fn keep(dir: &Path) -> Result<()> {
     rawio::private::keep(dir).map_err(SnapshotError::io("keep for its owner", dir))
@@ -156,8 +156,8 @@ pub(crate) fn is_mount_point(dir: &Path) -> Result<bool> {
     Ok(mount_points()?.contains(&dir))
 }
 
-/// Returns the places where something is mounted. Deleting a directory above one would delete
-/// what is mounted there.
+/// Returns all mount points. Deleting a directory above one would delete
+/// the content of the mount.
 pub(crate) fn mount_points() -> Result<Vec<PathBuf>> {
     let table = Path::new("/proc/self/mountinfo");
     let text = fs::read(table).map_err(SnapshotError::io("read", table))?;

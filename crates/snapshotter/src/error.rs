@@ -13,7 +13,7 @@ pub enum SnapshotError {
     /// No snapshot has this key.
     #[error("snapshot {key:?} does not exist")]
     NotFound {
-        /// The key that was asked for.
+        /// The requested key.
         key: String,
     },
     /// The key or name is taken.
@@ -27,10 +27,10 @@ pub enum SnapshotError {
     ParentNotCommitted {
         /// The parent that was named.
         parent: String,
-        /// What it is.
+        /// Its kind.
         kind: Kind,
     },
-    /// A snapshot stands on what it was made on.
+    /// The snapshot has another parent already.
     #[error("snapshot {key:?} stands on {has:?}: it cannot be committed on {asked:?}")]
     OtherParent {
         /// The snapshot.
@@ -45,12 +45,12 @@ pub enum SnapshotError {
     WrongKind {
         /// The snapshot.
         key: String,
-        /// What it is.
+        /// Its kind.
         kind: Kind,
         /// What the request needs, as a sentence.
         needed: &'static str,
     },
-    /// Others stand on it.
+    /// It has children.
     #[error("cannot remove snapshot {key:?}: {child:?} has it as its parent")]
     HasChildren {
         /// The snapshot.
@@ -72,13 +72,13 @@ pub enum SnapshotError {
     /// A request beyond the limits.
     #[error("{what} is {actual} {unit}; at most {limit} are allowed")]
     TooLarge {
-        /// What is too large.
+        /// The item that is too large.
         what: &'static str,
-        /// How large it is.
+        /// Its size.
         actual: usize,
         /// How large it may be.
         limit: usize,
-        /// Of what.
+        /// The unit of these.
         unit: &'static str,
     },
     /// User IDs that no container can have.
@@ -89,18 +89,18 @@ pub enum SnapshotError {
     BadMapping {
         /// The label.
         label: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it should look like.
+        /// The expected form.
         wanted: String,
     },
     /// A request without a name.
     #[error("the {what} of a snapshot cannot be empty")]
     Empty {
-        /// What is empty.
+        /// The empty item.
         what: &'static str,
     },
-    /// A directory with snapshots of somebody else.
+    /// The directory has snapshots of another snapshotter.
     #[error(
         "{} has snapshots but no metadata.redb: they belong to another snapshotter, or their records are lost; \
          choose another directory, or remove {} by hand",
@@ -111,37 +111,37 @@ pub enum SnapshotError {
         /// The directory.
         root: PathBuf,
     },
-    /// A directory that overlayfs cannot be told of.
+    /// A directory whose name cannot be passed to overlayfs.
     #[error("{path:?} cannot be used: overlayfs cannot handle ',' and ':' in a path")]
     Unmountable {
         /// The directory.
         path: PathBuf,
     },
-    /// The snapshot's directory is gone.
+    /// The snapshot's directory is missing.
     #[error(
         "the directory {dir:?} of snapshot {key:?} is lost; remove the snapshot and prepare it again"
     )]
     Lost {
         /// The snapshot.
         key: String,
-        /// Where it was.
+        /// Its path.
         dir: PathBuf,
     },
-    /// Background work was asked to stop.
+    /// Background work was cancelled.
     #[error("it was stopped")]
     Stopped,
-    /// Somebody changed a layer while it was copied, or the copy is bad.
+    /// A layer was changed while it was copied, or the copy is damaged.
     #[error("{path:?} differs from its original")]
     NotACopy {
         /// The copy.
         path: PathBuf,
     },
-    /// No layer is staged by that name, or nobody holds it.
+    /// No layer is staged by that name, or its process has ended.
     #[error(
         "no layer is staged as {name:?}, or the process that unpacked it has ended; pull it again"
     )]
     NotStaged {
-        /// What it was called.
+        /// Its name.
         name: String,
     },
     /// The fast tier has no room.
@@ -159,18 +159,18 @@ pub enum SnapshotError {
     /// The metadata cannot be read or written.
     #[error("cannot {doing} in the metadata")]
     Catalog {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: Box<redb::Error>,
     },
-    /// A record that nobody of this version wrote.
+    /// A record that this version cannot have written.
     #[error("the record of snapshot {key:?} is damaged: {why}")]
     Damaged {
         /// The snapshot.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The metadata is of another version.
@@ -184,17 +184,17 @@ pub enum SnapshotError {
     /// A file or directory failed.
     #[error("cannot {doing} {path:?}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// What a request gives.
+/// The result of a request.
 pub type Result<T, E = SnapshotError> = std::result::Result<T, E>;
 
 impl SnapshotError {
@@ -208,7 +208,7 @@ impl SnapshotError {
         }
     }
 
-    /// Says what was being done in the metadata, if it is the metadata that failed.
+    /// Adds the operation, if the metadata failed.
     pub(crate) fn while_doing(mut self, what: &'static str) -> Self {
         if let Self::Catalog { doing, .. } = &mut self {
             *doing = what;
@@ -216,7 +216,7 @@ impl SnapshotError {
         self
     }
 
-    /// Returns whether a file or directory was not there.
+    /// Returns whether a file or directory does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
@@ -228,7 +228,7 @@ impl SnapshotError {
             if matches!(**source, redb::Error::DatabaseAlreadyOpen))
     }
 
-    /// Returns whether a disk had no room.
+    /// Returns whether a disk was full.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         let source = match self {

@@ -1,9 +1,9 @@
-//! A fast place for layers: how a layer gets there, and what there is.
+//! A fast place for layers: how a layer gets there, and its contents.
 //!
-//! The way to a layer is `<root>/snapshots/<number>/fs`, wherever it lies: of one on the fast place,
-//! `<number>` is a symbolic link to `<fast>/snapshots/<number>`. That link is the only truth. It
-//! takes the place of the directory, or gives it back, in one exchange of two names, so a crash
-//! leaves either, and whole. containerd was told the way when it prepared the snapshot, and follows
+//! The path of a layer is `<root>/snapshots/<number>/fs`, wherever it is stored: for one on the fast place,
+//! `<number>` is a symbolic link to `<fast>/snapshots/<number>`. That link is the only record. It
+//! replaces the directory, or is replaced by it, by an atomic exchange of two names, so after a crash
+//! one of the two is complete. containerd receives the path when it prepares the snapshot, and uses
 //! it when it has the layer: until then the link may change.
 
 use std::collections::{HashMap, HashSet};
@@ -32,11 +32,11 @@ const MISFITS_MAX: usize = 1024;
 /// A fast place for layers.
 #[derive(Clone, Debug)]
 pub struct FastConfig {
-    /// Where.
+    /// The place.
     pub place: FastPlace,
     /// Most bytes of layers there.
     pub max_bytes: u64,
-    /// Who says which layers go there.
+    /// Decides which layers go there.
     pub unpacks: Arc<dyn Unpacks>,
 }
 
@@ -47,20 +47,20 @@ pub enum Taken {
     Fast,
     /// There is no room for it: it will be unpacked on the disk.
     Full,
-    /// Something is in its directory, or it is there no more.
+    /// Its directory has content already, or does not exist any more.
     Begun,
 }
 
 /// How full the fast place for layers is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FastUsage {
-    /// Where it is.
+    /// Its directory.
     pub dir: PathBuf,
     /// The layers there, and those that are being unpacked there.
     pub layers: usize,
-    /// What they take, or are foreseen to.
+    /// The space that they use, or are expected to.
     pub used_bytes: u64,
-    /// Most bytes.
+    /// The maximum.
     pub max_bytes: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct FastLayers {
     dirs: Directories,
     max_bytes: u64,
     pub(crate) unpacks: Arc<dyn Unpacks>,
-    /// The bytes of all layers there: what they take, or while they are unpacked what is foreseen.
+    /// The bytes of all layers there: used, or expected while they are unpacked.
     held: Mutex<Held>,
     /// Layers that took more than foreseen, and more than there was.
     misfits: Mutex<HashSet<Digest>>,
@@ -108,11 +108,11 @@ impl FastLayers {
         })
     }
 
-    /// Has a layer unpacked here for which containerd has prepared the snapshot `id`, and which is
-    /// foreseen to take `bytes`. To be called while nobody unpacks it.
+    /// Makes a layer be unpacked here for which containerd has prepared the snapshot `id`, and which is
+    /// expected to need `bytes`. To be called before it is being unpacked.
     ///
     /// # Errors
-    /// If a directory cannot be made or exchanged: then it will be unpacked on the disk.
+    /// If a directory cannot be created or exchanged: then it will be unpacked on the disk.
     pub fn take(&self, id: SnapshotId, layer: &Digest, bytes: u64) -> Result<Taken> {
         let dir = self.root.of(id);
         if link_of(&dir).is_some() || !is_empty(&self.root.fs(id)) {
@@ -146,7 +146,7 @@ impl FastLayers {
         &self.dirs
     }
 
-    /// Notes what a layer takes here.
+    /// Records the space that a layer uses here.
     pub(crate) fn hold(&self, id: SnapshotId, bytes: u64) {
         self.held.lock().layers.insert(id, bytes);
     }
@@ -161,12 +161,12 @@ impl FastLayers {
         self.held.lock().layers.retain(|id, _| is_here(*id));
     }
 
-    /// Sets room aside for a layer that is being unpacked in a directory staged here, all in all
-    /// `bytes`, and returns whether there was enough. A layer that grows asks again: what was set aside
+    /// Reserves space for a layer that is being unpacked in a directory staged here, `bytes` in total,
+    /// and returns whether there was enough. A layer that grows calls this again: the reservation
     /// stays if there is no more.
     ///
     /// # Errors
-    /// If the file system cannot be looked at, or no such directory is staged here.
+    /// If the file system cannot be examined, or no such directory is staged here.
     pub fn book_staged(&self, name: &StagedName, bytes: u64) -> Result<bool> {
         // Whoever is gone would leave it booked.
         if staged::find(&self.dirs, name)?.is_none() {
@@ -200,7 +200,7 @@ impl FastLayers {
         Ok(true)
     }
 
-    /// Forgets what was set aside for directories that are staged here no more.
+    /// Releases the reservations of directories that are not staged here any more.
     pub(crate) fn keep_staged(&self, here: &[StagedName]) {
         self.held
             .lock()
@@ -208,7 +208,7 @@ impl FastLayers {
             .retain(|name, _| here.contains(name));
     }
 
-    /// Hears that a layer could not be unpacked. If that may be for want of room, it goes to the disk the
+    /// Notes that a layer could not be unpacked. If that may be for lack of space, it goes to the disk the
     /// next time.
     pub(crate) fn gave_up(&self, layer: Digest) {
         let is_tight =
@@ -268,14 +268,14 @@ pub(crate) fn turning(root: &Directories) -> PathBuf {
     root.base().join("turning")
 }
 
-/// Returns the fast place that the directory of a snapshot is a link to. A link to another snapshot's is
-/// none to a fast place.
+/// Returns the fast place that the directory of a snapshot is a link to; `None` for a link to another
+/// snapshot's.
 pub(crate) fn link_of(dir: &Path) -> Option<Directories> {
     let to = fs::read_link(dir).ok().filter(|to| to.is_absolute())?;
     Some(Directories::at(to.parent()?.parent()?))
 }
 
-/// Exchanges what two names stand for.
+/// Exchanges two names atomically.
 pub(crate) fn exchange(one: &Path, other: &Path) -> Result<()> {
     rawio::rename::exchange(one, other).map_err(SnapshotError::io("exchange", other))
 }

@@ -1,8 +1,8 @@
 //! containerd's filters: `kind==active,labels."a.b"~=/^x/`.
 //!
 //! A filter is a list of selectors, all of which must match; of several filters one must. A
-//! selector is a field, and perhaps an operator and a value; without them the field must be there.
-//! A field that is not there has the empty value, so `labels.x!=y` matches where there is no `x`.
+//! selector is a field, and optionally an operator and a value; without them the field must exist.
+//! A missing field has the empty value, so `labels.x!=y` matches where there is no `x`.
 
 mod error;
 mod scan;
@@ -34,7 +34,7 @@ struct Selector {
     test: Test,
 }
 
-/// Which snapshots a client asked for.
+/// The filter of a client's request.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
     /// Empty: all of them.
@@ -64,7 +64,7 @@ impl Filter {
         })
     }
 
-    /// Returns whether the client asked for `snapshot`.
+    /// Returns whether the filter matches `snapshot`.
     #[must_use]
     pub(crate) fn matches(&self, snapshot: &Snapshot) -> bool {
         self.any.is_empty()

@@ -12,12 +12,12 @@ pub enum Kind {
     Active,
     /// Read only, for a while.
     View,
-    /// A layer: never changes again, and others may stand on it.
+    /// A layer: read-only, and can be a parent.
     Committed,
 }
 
 impl Kind {
-    /// Returns the word that containerd's filters use for it.
+    /// Returns the name that containerd's filters use for it.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

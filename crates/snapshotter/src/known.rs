@@ -1,10 +1,10 @@
-//! Layers that are there already: whoever unpacks one again is told, and need not download it.
+//! Layers that exist already: the unpacker is notified, and need not download them again.
 //!
-//! containerd says which layer it is about to unpack, by its chain ID. Where a layer of that name stands on
-//! the same parent, the answer is that it exists, and containerd makes it one of the namespace that asked.
-//! Where layers are unpacked at once, the parent comes with Commit: then the new snapshot gets the directory
-//! of the one that is there, and is shown read-only, which tells containerd 2.4 that nothing is to be
-//! unpacked. Earlier ones would unpack into it and fail, so the [`Unpacker`] is asked first.
+//! containerd names the layer that it is about to unpack by its chain ID. If a layer of that name has the
+//! same parent, the response is that it exists, and containerd adds it to the namespace of the request.
+//! Where layers are unpacked in parallel, the parent comes with Commit: then the new snapshot gets the directory
+//! of the existing one, and is mounted read-only, which tells containerd 2.4 that nothing is to be
+//! unpacked. Earlier releases would unpack into it and fail, so the [`Unpacker`] is checked first.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use crate::snapshot::{Kind, Snapshot};
 use crate::unpacks::UNPACKED_AS;
 
-/// Who unpacks layers into the snapshots.
+/// Unpacks layers into the snapshots.
 pub trait Unpacker: fmt::Debug + Send + Sync + 'static {
-    /// Returns whether it takes a read-only mount for a layer that is there, as containerd does from 2.4 on.
-    /// To return soon.
+    /// Returns whether it accepts a read-only mount for an existing layer, as containerd does from 2.4 on.
+    /// Must return soon.
     fn takes_read_only_for_unpacked(&self) -> bool;
 }
 
@@ -26,7 +26,7 @@ pub trait Unpacker: fmt::Debug + Send + Sync + 'static {
 pub(crate) struct KnownLayers(Mutex<HashMap<String, BTreeSet<String>>>);
 
 impl KnownLayers {
-    /// Notes a snapshot, if it is a layer that was unpacked from an image.
+    /// Adds a snapshot, if it is a layer that was unpacked from an image.
     pub(crate) fn add(&self, snapshot: &Snapshot) {
         if let Some(chain) = chain_of(snapshot) {
             let mut known = self.0.lock();
@@ -35,7 +35,7 @@ impl KnownLayers {
         }
     }
 
-    /// Forgets one.
+    /// Removes one.
     pub(crate) fn remove(&self, snapshot: &Snapshot) {
         let Some(chain) = chain_of(snapshot) else {
             return;
@@ -57,7 +57,7 @@ impl KnownLayers {
     }
 }
 
-/// Returns the chain ID of a committed layer: its name must say the same as the label, which any client
+/// Returns the chain ID of a committed layer: its name must agree with the label, which any client
 /// may change.
 pub(crate) fn chain_of(snapshot: &Snapshot) -> Option<&str> {
     let chain = snapshot.labels.get(UNPACKED_AS)?;

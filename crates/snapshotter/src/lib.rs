@@ -1,16 +1,16 @@
-//! A proxy snapshotter for containerd on overlayfs; who serves a lower layer is a seam.
+//! A proxy snapshotter for containerd on overlayfs, with an interface for serving lower layers.
 //!
 //! containerd keeps images as chains of snapshots: each layer is unpacked into an *active* one and
 //! *committed*, and a container runs on an active one whose parents are the layers. A snapshotter
-//! keeps these, and says what to mount. This one does what containerd's own overlayfs snapshotter
-//! does, and asks [`Lowers`] where an overlay finds each layer.
+//! keeps these, and returns their mounts. This one does what containerd's own overlayfs snapshotter
+//! does, and gets the place of each lower layer from [`Lowers`].
 //!
 //! - [`Snapshotter`]: the snapshots of one root, as a plain object that blocks.
 //! - [`service`]: the same on a socket, as gRPC.
-//! - [`Lowers`]: the seam; [`PlainLowers`] serves nothing, [`FaultyLowers`] serves badly.
-//! - [`Staged`]: a layer that somebody else unpacks, and a snapshot adopts.
-//! - [`Unpacker`]: what is told to whoever unpacks a layer that is there already.
-//! - [`FastLayers`]: a fast place for layers; who decides which go there is another seam, [`Unpacks`].
+//! - [`Lowers`]: the interface; [`PlainLowers`] serves nothing, [`FaultyLowers`] serves badly.
+//! - [`Staged`]: a layer that another process unpacks, and a snapshot adopts.
+//! - [`Unpacker`]: the capabilities of the process that unpacks layers.
+//! - [`FastLayers`]: a fast place for layers; another interface, [`Unpacks`], decides which go there.
 //!
 //! ```
 //! use snapshotter::{Config, Kind, Labels, PlainLowers, Snapshotter};

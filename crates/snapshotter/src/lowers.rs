@@ -1,4 +1,4 @@
-//! The seam to whoever serves committed layers.
+//! The interface to the server of committed layers.
 
 use std::path::PathBuf;
 
@@ -13,14 +13,14 @@ pub struct LayerDir {
     pub id: SnapshotId,
     /// Its name. containerd's is `namespace/number/chain ID`.
     pub name: String,
-    /// What it holds; changes nothing.
+    /// Its content, which must not be changed.
     pub dir: PathBuf,
 }
 
 impl LayerDir {
-    /// Returns the layer's chain ID: the digest that stands for it and everything below it.
+    /// Returns the layer's chain ID: the digest of it and everything below it.
     ///
-    /// `None` if it was not unpacked from an image: then its name is what its maker likes.
+    /// `None` if it was not unpacked from an image: then its name is arbitrary.
     #[must_use]
     pub fn chain_id(&self) -> Option<Digest> {
         self.name.rsplit('/').next()?.parse().ok()
@@ -29,12 +29,12 @@ impl LayerDir {
 
 /// Serves committed layers.
 ///
-/// Nothing here can fail: whoever serves badly makes containers slower, and the plain directory is
-/// always there. A place that is given out is looked at, and replaced by the plain directory if it
-/// is none.
+/// No method fails: a bad implementation makes containers slower, and the plain directory is
+/// always there. A returned place is checked, and replaced by the plain directory if it is not
+/// a directory.
 pub trait Lowers: Send + Sync + 'static {
     /// Returns where an overlay for `snapshot` finds each of `layers`, nearest first; `None`, or
-    /// nothing, for the plain directory. Is asked again whenever the snapshot is mounted.
+    /// an empty list, for the plain directory. Is called again whenever the snapshot is mounted.
     fn places(&self, snapshot: &Snapshot, layers: &[LayerDir]) -> Vec<Option<PathBuf>>;
 
     /// Returns whether what is served may be mounted with other user IDs. Otherwise containers with such
@@ -43,7 +43,7 @@ pub trait Lowers: Send + Sync + 'static {
         true
     }
 
-    /// Hears of a layer that is now committed, or was when the snapshotter started. To return at
+    /// Notifies of a layer that is now committed, or was when the snapshotter started. Must return at
     /// once.
     fn committed(&self, layer: &LayerDir);
 
@@ -54,7 +54,7 @@ pub trait Lowers: Send + Sync + 'static {
         true
     }
 
-    /// Hears of a snapshot of any kind that has no record any more, before its directory is
+    /// Notifies of a snapshot of any kind whose record was removed, before its directory is
     /// deleted.
     fn removed(&self, id: SnapshotId);
 }

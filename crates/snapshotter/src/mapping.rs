@@ -1,9 +1,9 @@
-//! User and group IDs of a container in a user namespace, and who shifts them.
+//! User and group IDs of a container in a user namespace, and where they are shifted.
 //!
-//! A client that knows of the capability `remap-ids` labels a snapshot with the container's IDs: the mounts
+//! A client that supports the capability `remap-ids` labels a snapshot with the container's IDs: the mounts
 //! then have the options `uidmap=` and `gidmap=`, for which containerd makes idmapped mounts of the lower
-//! directories. Any other client copies the layers, changes the owners of the copy, and labels the snapshot
-//! that stands on it as well: there, nothing is left to be shifted.
+//! directories. Other clients copy the layers, change the owners of the copy, and label the child snapshot
+//! as well: in that case no IDs are left to be shifted.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Mapping {
         Ok(self.root != (0, 0) && (of.uid(), of.gid()) == self.root)
     }
 
-    /// Returns what tells containerd to shift the IDs.
+    /// Returns the options that make containerd shift the IDs.
     pub(crate) fn options(&self) -> [String; 2] {
         [
             format!("uidmap={}", self.uids),

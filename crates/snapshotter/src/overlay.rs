@@ -1,4 +1,4 @@
-//! What containerd is told to mount.
+//! The mounts of a snapshot, as containerd receives them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::snapshot::Kind;
 pub struct Mount {
     /// `bind` or `overlay`.
     pub fs_type: &'static str,
-    /// The directory to bind; of an overlay, a word.
+    /// The directory to bind; for an overlay, `overlay`.
     pub source: String,
     /// As of fstab(5).
     pub options: Vec<String>,
@@ -26,20 +26,20 @@ pub(crate) struct Layout<'a> {
     pub(crate) work: &'a Path,
     /// Nearest first.
     pub(crate) lowers: &'a [PathBuf],
-    /// Whether it is a layer that will stand on others, and gets them when it is committed.
+    /// Whether it is a layer that gets its parents only when it is committed.
     pub(crate) is_stacked_later: bool,
     /// What containerd is to shift, if the container has other user IDs.
     pub(crate) mapping: Option<&'a Mapping>,
 }
 
-/// What this kernel's overlayfs needs to be told.
+/// The options that this kernel's overlayfs needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OverlayOptions {
     always: Vec<String>,
 }
 
 impl OverlayOptions {
-    /// Asks the kernel.
+    /// Detects them.
     pub(crate) fn of_this_kernel() -> Self {
         let mut always = Vec::new();
         // With an index an upper directory is bound to one set of lower ones, by their file
@@ -105,7 +105,7 @@ fn bind(source: &Path, access: &str, of: &Layout<'_>) -> Result<Mount> {
     })
 }
 
-/// Refuses a directory whose name overlayfs would take for two.
+/// Refuses a directory whose name overlayfs would parse as two.
 pub(crate) fn mountable(path: &Path) -> Result<&str> {
     path.to_str()
         .filter(|text| !text.contains([',', ':', '\\']))

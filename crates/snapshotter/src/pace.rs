@@ -7,14 +7,14 @@ use crate::error::{Result, SnapshotError};
 /// Bytes that are copied or compared between two questions to the pace.
 pub(crate) const CHUNK: usize = 256 << 10;
 
-/// Who says when background work may go on.
+/// Controls when background work continues.
 pub trait Pace {
-    /// Waits until `bytes` more may be worked on; breaks if the work is to stop as it is. Is asked with 0
+    /// Waits until `bytes` more may be processed; breaks if the work is to stop as it is. Is called with 0
     /// before each step that changes something.
     fn turn(&self, bytes: u64) -> ControlFlow<()>;
 }
 
-/// Waits for nobody.
+/// Never waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unhurried;
 
@@ -24,7 +24,7 @@ impl Pace for Unhurried {
     }
 }
 
-/// Asks the pace.
+/// Waits for the pace.
 pub(crate) fn turn(pace: &dyn Pace, bytes: u64) -> Result<()> {
     match pace.turn(bytes).is_break() {
         true => Err(SnapshotError::Stopped),

@@ -41,7 +41,7 @@ const LISTED_AT_ONCE: usize = 100;
 /// Binds the socket at `path`, for its owner only. A socket that a dead process left is replaced.
 ///
 /// # Errors
-/// If something listens there, or there is no place for it.
+/// If a process listens there, or the socket cannot be created.
 pub fn listen(path: &Path) -> Result<UnixListener> {
     let failed = |source| SnapshotError::Io {
         doing: "listen at",

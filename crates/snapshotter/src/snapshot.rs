@@ -32,7 +32,7 @@ impl fmt::Display for SnapshotId {
     }
 }
 
-/// What a snapshot takes on the disk, its parents not counted.
+/// The disk usage of a snapshot without its parents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Inodes; a file with several names counts once.
@@ -51,7 +51,7 @@ pub struct Snapshot {
     pub id: SnapshotId,
     /// What may be done with it.
     pub kind: Kind,
-    /// What it stands on; `None` for an empty directory.
+    /// Its parent; `None` for an empty directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Sorted, so that equal records are equal bytes.
@@ -61,19 +61,19 @@ pub struct Snapshot {
     pub created: SystemTime,
     /// When its labels were last changed.
     pub updated: SystemTime,
-    /// Of a committed snapshot: what it took then, which does not change.
+    /// For a committed snapshot: its usage, which does not change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// The tier that holds its directories; `None` for the root itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<PathBuf>,
-    /// The snapshot whose directory it has: its own is a link to that, which stays as long as this one is
-    /// there.
+    /// The snapshot whose directory it shares: its own is a link to that, which exists as long as this one
+    /// does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<SnapshotId>,
 }
 
-/// A snapshot, and what it stands on.
+/// A snapshot, and its ancestors.
 #[derive(Clone, Debug)]
 pub struct Stack {
     /// The snapshot.

@@ -40,11 +40,11 @@ pub struct Config {
     pub upper: Option<UpperConfig>,
     /// A fast place for layers.
     pub layers: Option<FastConfig>,
-    /// Who unpacks layers; `None` for one who can be told nothing.
+    /// Unpacks layers; `None` for one without capabilities.
     pub unpacker: Option<Arc<dyn Unpacker>>,
 }
 
-/// Where layers are staged.
+/// The directories in which layers are staged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staging {
     /// On the disk of the root.
@@ -80,13 +80,13 @@ struct State<L> {
 }
 
 impl<L: Lowers> Snapshotter<L> {
-    /// Opens the root of `config`, or makes it, and recovers it from whatever ended the process
-    /// that had it before: directories without a record are deleted, snapshots whose directories
-    /// are lost are reported, and one bad snapshot hinders no other.
+    /// Opens the root of `config`, or creates it, and recovers from an unclean end of the former
+    /// process: directories without a record are deleted, snapshots whose directories are missing are
+    /// reported, and one bad snapshot does not affect others.
     ///
     /// # Errors
-    /// If the root cannot be made or its metadata not be opened: by another version's format, by a
-    /// damaged file, or because another process has it.
+    /// If the root cannot be created or its metadata cannot be opened: another version's format, a
+    /// damaged file, or a lock of another process.
     pub fn open(config: Config, lowers: L) -> Result<Self> {
         mountable(&config.root)?;
         let root = Directories::open(&config.root)?;
@@ -124,7 +124,7 @@ impl<L: Lowers> Snapshotter<L> {
         self.state.root.base()
     }
 
-    /// Returns who serves the layers.
+    /// Returns the server of the layers.
     #[must_use]
     pub fn lowers(&self) -> &L {
         &self.state.lowers
@@ -144,8 +144,8 @@ impl<L: Lowers> Snapshotter<L> {
         self.state.fast.as_ref()
     }
 
-    /// Returns where layers may be [staged](crate::Staged) that a snapshot is to adopt, and has what
-    /// somebody staged who is gone deleted in the background.
+    /// Returns where layers may be [staged](crate::Staged) that a snapshot is to adopt, and deletes
+    /// staged layers of dead processes in the background.
     #[must_use]
     pub fn staging(&self) -> Staging {
         self.janitor.wake();
@@ -196,8 +196,8 @@ impl<L: Lowers> Snapshotter<L> {
             .update(key, &LabelChange::Set(named.collect()))
     }
 
-    /// Returns what the snapshot `key` takes on the disk, its parents not counted. Of an active
-    /// one that is counted now.
+    /// Returns the disk usage of the snapshot `key` without its parents. For an active one it is
+    /// counted now.
     ///
     /// # Errors
     /// If there is none, or its directory cannot be read.
@@ -209,10 +209,10 @@ impl<L: Lowers> Snapshotter<L> {
         }
     }
 
-    /// Makes an active snapshot `key` on `parent`, and returns what shows it.
+    /// Makes an active snapshot `key` on `parent`, and returns its mounts.
     ///
     /// # Errors
-    /// If the key is taken, the parent is not there or not committed, or there is no room.
+    /// If the key exists, the parent does not exist or is not committed, or there is no space.
     pub fn prepare(&self, key: &str, parent: Option<&str>, labels: Labels) -> Result<Vec<Mount>> {
         self.state.create(Kind::Active, key, parent, labels)
     }
@@ -225,10 +225,10 @@ impl<L: Lowers> Snapshotter<L> {
         self.state.create(Kind::View, key, parent, labels)
     }
 
-    /// Returns what shows the active snapshot or view `key`.
+    /// Returns the mounts of the active snapshot or view `key`.
     ///
     /// # Errors
-    /// If there is none, it is committed, or a directory of it is lost.
+    /// If there is none, it is committed, or a directory of it is missing.
     pub fn mounts(&self, key: &str) -> Result<Vec<Mount>> {
         let stack = self.state.catalog.stack(key)?;
         if stack.snapshot.kind == Kind::Committed {
@@ -251,12 +251,12 @@ impl<L: Lowers> Snapshotter<L> {
         self.commit_on(name, key, None, labels)
     }
 
-    /// Makes the active snapshot `key` the layer `name`, which stands on `parent` from now on if it was
-    /// made without one: layers that are unpacked at once are stacked when they are committed.
+    /// Makes the active snapshot `key` the layer `name` with the parent `parent`, if it was
+    /// made without one: layers that are unpacked in parallel get their parents when they are committed.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and if the snapshot stands on another parent, or this one is not there
-    /// or not committed.
+    /// As [`commit`](Self::commit), and if the snapshot has another parent, or this one does not exist or is
+    /// not committed.
     pub fn commit_on(
         &self,
         name: &str,
@@ -296,10 +296,10 @@ impl<L: Lowers> Snapshotter<L> {
         Ok(())
     }
 
-    /// Forgets the snapshot `key`. Its directory is deleted in the background.
+    /// Removes the snapshot `key`. Its directory is deleted in the background.
     ///
     /// # Errors
-    /// If there is none, or another snapshot stands on it.
+    /// If there is none, or it has children.
     pub fn remove(&self, key: &str) -> Result<()> {
         let removed = self.state.catalog.remove(key)?;
         self.state.known.remove(&removed);
@@ -315,19 +315,19 @@ impl<L: Lowers> Snapshotter<L> {
         Ok(())
     }
 
-    /// Brings layers from the fast place to the disk, one after another, and frees what nobody uses
-    /// there any more. Returns how many came home. Whenever it stops, each layer is whole in one place.
+    /// Moves layers from the fast place to the disk, one after another, and frees space that is not used
+    /// there any more. Returns the number of layers moved. Whenever it stops, each layer is complete in one place.
     ///
     /// # Errors
-    /// If `pace` stops it, a layer cannot be copied, or the metadata not be read.
+    /// If `pace` stops it, a layer cannot be copied, or the metadata cannot be read.
     pub fn bring_home(&self, pace: &dyn Pace) -> Result<usize> {
         self.state.bring_home(pace)
     }
 
-    /// Deletes the directories that no snapshot has, now.
+    /// Deletes the directories without a record, now.
     ///
     /// # Errors
-    /// If the metadata cannot be read: what it does not say to be garbage is none. A directory
+    /// If the metadata cannot be read: then no directory counts as garbage. A directory
     /// that cannot be deleted is logged and left for the next time.
     pub fn cleanup(&self) -> Result<()> {
         self.state.sweep()

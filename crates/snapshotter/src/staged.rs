@@ -1,9 +1,9 @@
-//! Layers that somebody else unpacks, in directories of ours: `<base>/staged/<name>/fs`.
+//! Layers that another process unpacks, in our directories: `<base>/staged/<name>/fs`.
 //!
-//! Who pulls an image with several layers at once unpacks each as it comes, before the layers below are
-//! there. When they are, it prepares a snapshot, and names the staged directory in a label
-//! ([`STAGED_LABEL`]): that directory becomes the snapshot's, by a rename. Until then it is held by a
-//! lock; what nobody holds is garbage.
+//! A program that pulls an image with several layers in parallel unpacks each as it arrives, before the layers
+//! below are complete. When these are, it prepares a snapshot, and names the staged directory in a label
+//! ([`STAGED_LABEL`]): that directory becomes the snapshot's, by a rename. Until then a lock marks it as in
+//! use; a directory without a lock is garbage.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
@@ -52,7 +52,7 @@ impl StagedName {
         Ok(Self(bytes.map(|byte| format!("{byte:02x}")).concat()))
     }
 
-    /// Returns which staged directory the labels of a new snapshot name; an error if it is none.
+    /// Returns which staged directory the labels of a new snapshot name; an error if the name is invalid.
     pub(crate) fn of(labels: &Labels) -> Result<Option<Self>> {
         let named = labels.get(STAGED_LABEL);
         let name = |text: &String| Self::parse(text).ok_or_else(|| not_staged(text));
@@ -70,10 +70,10 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Makes a directory in `staging`, which a snapshotter says.
+    /// Creates a directory in `staging`, which the snapshotter returned.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn make(staging: &Path) -> Result<Self> {
         for _ in 0..TRIES {
             let name = StagedName::random().map_err(SnapshotError::io("name", staging))?;
@@ -127,7 +127,7 @@ impl Drop for Staged {
     }
 }
 
-/// Where directories are staged.
+/// The parent directory of staged directories.
 pub(crate) fn staging(base: &Directories) -> PathBuf {
     base.base().join("staged")
 }
@@ -137,10 +137,10 @@ pub(crate) fn open(base: &Directories) -> Result<()> {
     keep(&staging(base))
 }
 
-/// Returns where a directory is staged here, made ready to be a snapshot's; `None` if it is not here.
+/// Returns the path of a staged directory, prepared to become a snapshot's; `None` if it is not here.
 ///
 /// # Errors
-/// If nobody holds it, or it is not what it should be.
+/// If it is not locked, or is invalid.
 pub(crate) fn find(base: &Directories, name: &StagedName) -> Result<Option<PathBuf>> {
     let dir = staging(base).join(name.as_str());
     let is_dir = |path: &Path| fs::symlink_metadata(path).is_ok_and(|of| of.is_dir());
@@ -160,8 +160,8 @@ pub(crate) fn not_staged(name: &str) -> SnapshotError {
     }
 }
 
-/// Deletes what nobody holds, and returns the names that remain. What has another kind of name is not
-/// ours, and left alone.
+/// Deletes directories without a lock, and returns the names that remain. Entries with another kind of
+/// name are ignored.
 pub(crate) fn sweep(base: &Directories) -> Result<Vec<StagedName>> {
     let staging = staging(base);
     let Ok(entries) = fs::read_dir(&staging) else {

@@ -26,7 +26,7 @@ const COUNT_FOR: Duration = Duration::from_secs(1);
 pub enum FastPlace {
     /// A tmpfs of our own in the root.
     Tmpfs,
-    /// A directory of someone who knows it to be fast.
+    /// A directory that the user knows to be fast.
     Directory(PathBuf),
 }
 
@@ -50,7 +50,7 @@ impl FastPlace {
 /// What happens when the tier is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Prepare fails and says so.
+    /// Prepare fails with an error.
     Refuse,
     /// The snapshot goes to the root's disk.
     Spill,
@@ -59,22 +59,22 @@ pub enum WhenFull {
 /// A fast tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpperConfig {
-    /// Where.
+    /// The place.
     pub place: FastPlace,
-    /// Most bytes.
+    /// The maximum size.
     pub max_bytes: u64,
-    /// What happens then.
+    /// What happens when it is full.
     pub when_full: WhenFull,
 }
 
 /// How full a fast tier is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpperUsage {
-    /// Where it is.
+    /// Its directory.
     pub dir: PathBuf,
-    /// Bytes that are taken.
+    /// Bytes in use.
     pub used_bytes: u64,
-    /// Most bytes.
+    /// The maximum.
     pub max_bytes: u64,
 }
 
@@ -109,7 +109,7 @@ impl Tier {
         &self.dirs
     }
 
-    /// Returns the directories for one more snapshot; `None` if it is to go to the disk.
+    /// Returns the directories for one more snapshot; `None` if it goes to the disk.
     pub(crate) fn admit(&self) -> Result<Option<&Directories>> {
         let max = self.config.max_bytes;
         let used = self.used()?;

@@ -1,4 +1,4 @@
-//! The seam to whoever says where layers are unpacked.
+//! The interface that decides where layers are unpacked.
 
 use std::fmt;
 
@@ -19,12 +19,12 @@ pub struct Unpack {
     pub id: SnapshotId,
     /// The chain ID under which it is to be committed.
     pub chain: Digest,
-    /// What it stands on: of the lowest layer nothing, and of no layer where they are unpacked at once.
+    /// Its parent: `None` for the lowest layer, and for all layers that are unpacked in parallel.
     pub parent: Option<String>,
 }
 
 impl Unpack {
-    /// Returns which layer is to be unpacked into an active snapshot; `None` of a container's.
+    /// Returns which layer is to be unpacked into an active snapshot; `None` for a container's snapshot.
     pub(crate) fn of(snapshot: &Snapshot) -> Option<Self> {
         let label = snapshot.labels.get(UNPACKED_AS).map(String::as_str);
         let chain = label.or_else(|| last_word(&snapshot.name)?.split(' ').nth(1))?;
@@ -55,16 +55,16 @@ pub enum Adopted {
     Disk,
 }
 
-/// Hears of layers that are about to be unpacked, and may have them unpacked on the
-/// [fast place](crate::FastLayers) as long as that has not begun.
+/// Is notified of layers that are about to be unpacked, and may have them unpacked on the
+/// [fast place](crate::FastLayers) before that has begun.
 pub trait Unpacks: fmt::Debug + Send + Sync + 'static {
-    /// Hears that a layer is to be unpacked into a snapshot, whose directory is empty, and on the
-    /// disk yet. containerd may not have the layer for a while. To return soon.
+    /// Notifies that a layer is to be unpacked into a snapshot, whose directory is empty, and on the
+    /// disk yet. containerd may not have the layer for a while. Must return soon.
     fn begins(&self, unpack: Unpack);
 
-    /// Hears that a snapshot has a layer that somebody else has unpacked. To return soon.
+    /// Notifies that a snapshot has a layer that another process has unpacked. Must return soon.
     fn adopted(&self, place: Adopted);
 
-    /// Hears that a snapshot, perhaps another one, is committed or gone.
+    /// Notifies that a snapshot, perhaps another one, is committed or removed.
     fn ended(&self, id: SnapshotId);
 }

@@ -16,7 +16,7 @@ pub struct Heat {
 pub const HALF_LIFE: Duration = Duration::from_hours(24);
 
 impl Heat {
-    /// Returns what is left of the heat at `now`.
+    /// Returns the decayed heat at `now`.
     #[must_use]
     pub fn at(&self, now: Duration) -> f64 {
         let age = now.saturating_sub(self.at).as_secs_f64() / HALF_LIFE.as_secs_f64();

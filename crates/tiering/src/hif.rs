@@ -1,12 +1,12 @@
-//! Hot image files (HIF): what of an image a start needs: told before the first start, and after it.
+//! Hot image files (HIF): the parts of an image that a start needs, predicted before the first start or recorded.
 //!
-//! - [`classify`] says it by layers, as the paper does: from the commands that made them, as the
+//! - [`classify`] predicts by layers, as the paper does: from the commands that made them, as the
 //!   history in the image's configuration has them.
-//! - [`start_files`] says it by files, which is finer: it follows the command through scripts,
+//! - [`start_files`] predicts by files, which is finer: it follows the command through scripts,
 //!   loaders and libraries, in the image's files ([`ImageFiles`], of which [`Layers`] is the real
 //!   one).
-//! - [`recorded_files`] says it after a start that was recorded, by files and by blocks; and
-//!   [`way_of`], which of the two a file is better kept by.
+//! - [`recorded_files`] measures a start that was recorded, by files and by blocks; and
+//!   [`way_of`] decides in which of these two ways a file is stored.
 
 mod class;
 mod command;

@@ -10,12 +10,12 @@ pub(crate) use log::{Journal, Known, OBJECTS_MAX, OpenJournalError, tiers_of};
 
 use blocks::ContentId;
 
-/// What a record says.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The tier has a whole copy, and readers may use it.
     Settled,
-    /// Nobody uses the tier's copy from here on.
+    /// The tier's copy is not used from here on.
     Left,
 }
 
@@ -28,6 +28,6 @@ pub(crate) struct Record {
     pub(crate) tier: u8,
     /// Length of the object.
     pub(crate) len: u64,
-    /// Which object.
+    /// The object.
     pub(crate) object: ContentId,
 }

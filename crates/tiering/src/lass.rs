@@ -2,22 +2,21 @@
 //! image is being pulled.
 //!
 //! An engine downloads several layers at once, and stores them one after another, the lowest
-//! first. What is stored while the network still has work costs nobody time, on whatever disk;
-//! what is stored after the last download has ended is waited for. So the layer that is
-//! downloaded last (LDL) and those above it (LAL) go to fast memory, and those below (LBL) to the
-//! disk.
+//! first. Storing while the network is still busy takes no extra time, on whatever disk; storing
+//! after the last download has ended does. So the layer that is downloaded last (LDL) and those
+//! above it (LAL) go to fast memory, and those below (LBL) to the disk.
 //!
-//! - [`Stack::outcome`] is the model of the paper, its equations 1 to 8: what a boundary
-//!   between disk and fast memory costs in time and in room.
+//! - [`Stack::outcome`] is the model of the paper, its equations 1 to 8: the cost of a boundary
+//!   between disk and fast memory in time and in space.
 //! - [`last_downloaded`] predicts the LDL from the sizes in a manifest, before anything was
 //!   downloaded.
-//! - [`Pulls`] is told what pulls do, and knows of a layer, when its first file is made, on which
-//!   side of the boundary it is. It predicts nothing.
+//! - [`Pulls`] follows the progress of pulls, and returns for a layer, when its first file is made, on
+//!   which side of the boundary it is. It predicts nothing.
 //! - [`streamed`] places layers that are unpacked while they are being downloaded, by how fast the
 //!   disk is.
-//! - [`weigh`] asks of a layer below the boundary whether the disk keeps up with the network, which
-//!   the paper takes for granted; [`learn_rate`] tells how fast the disk is, from earlier layers.
-//! - [`place`] is the decision. A wrong one costs room or time, never a byte.
+//! - [`weigh`] decides for a layer below the boundary whether the disk keeps up with the network, which
+//!   the paper assumes; [`learn_rate`] estimates the rate of the disk from earlier layers.
+//! - [`place`] is the decision. A wrong one costs space or time, never correctness.
 
 mod disk_rate;
 mod download;

@@ -1,11 +1,11 @@
-//! What of an image lies on fast memory, and when: N-Docker's placement of layers and hot image
-//! files, on the tiers that a machine has.
+//! Which parts of an image are on fast memory, and when: N-Docker's placement of layers and hot image
+//! files, on the tiers of a machine.
 //!
-//! `docs/tiering.md` says what is decided how, and what of it is wired to the programs.
+//! `docs/tiering.md` describes the decisions, and which of them the programs use.
 //!
 //! - [`lass`] places the layers of an image while it is being pulled.
 //!
-//! Decisions are pure functions: they are told facts, and say what is to be done.
+//! Decisions are pure functions: they take facts, and return what is to be done.
 //!
 //! ```
 //! use std::time::Duration;

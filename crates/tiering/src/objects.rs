@@ -1,4 +1,4 @@
-//! Objects on tiers: immutable files that are kept once each, on the tiers that have a copy.
+//! Objects on tiers: immutable files with at most one copy on each tier.
 //!
 //! Copies are made, verified, switched to and removed as `docs/tiering-journal-format.md` says,
 //! so that at every step each object has a copy that counts and is whole.
@@ -39,20 +39,20 @@ impl fmt::Display for TierIndex {
 /// A tier to open.
 #[derive(Clone, Debug)]
 pub struct TierConfig {
-    /// What it lies on.
+    /// Its storage.
     pub medium: Arc<dyn Medium>,
-    /// Bytes that objects may take on it.
+    /// Its capacity for objects, in bytes.
     pub capacity_bytes: u64,
 }
 
-/// An object, as those who ask for it know it.
+/// An object, as its users know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Its name, the hash of its content.
     pub id: ContentId,
     /// Its length.
     pub len: u64,
-    /// The tiers that have a copy, the fastest first; none if all that have one are away.
+    /// The tiers that have a copy, the fastest first; none if all tiers with a copy are missing.
     pub tiers: Vec<TierIndex>,
 }
 
@@ -61,13 +61,13 @@ pub struct Object {
 pub struct OpenReport {
     /// How the journal was found.
     pub journal: Found,
-    /// Objects that are known.
+    /// Known objects.
     pub objects: usize,
-    /// Copies that counted and are gone.
+    /// Valid copies that disappeared.
     pub lost: u64,
-    /// Files that were left by a stop in the middle of something, and were removed.
+    /// Files of interrupted operations, which were removed.
     pub swept: u64,
-    /// Copies that no journal told of, and whose hash is right.
+    /// Copies without a journal entry whose hash is right.
     pub adopted: u64,
     /// Objects that can be read only when a tier comes back.
     pub away: usize,
@@ -80,8 +80,8 @@ pub struct Objects {
     tiers: Vec<Tier>,
     /// The ids in the journal's header, those of tiers that are away too.
     ids: Vec<TierId>,
-    /// Held while it is written to, which keeps its records in the order of what they say. Taken
-    /// before `table`, never after it; readers do without it.
+    /// Held while it is written to, which keeps its records in the order of the changes. Taken
+    /// before `table`, never after it; readers do not take it.
     journal: Mutex<Journal>,
     /// Never held across I/O.
     table: Mutex<Table>,
@@ -100,18 +100,18 @@ struct Tier {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<ContentId, Entry>,
-    /// Copies that count.
+    /// Valid copies.
     copies: u64,
-    /// Bytes taken on each tier of the header, with what is being copied.
+    /// Bytes used on each tier of the header, including copies in progress.
     used: [u64; TIERS_MAX],
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     len: u64,
-    /// Tiers whose copy counts, by their place in the header.
+    /// Tiers with a valid copy, by their place in the header.
     held: u8,
-    /// Whether somebody changes where it lies.
+    /// Whether its copies are being changed.
     busy: bool,
     /// Readers of each copy.
     readers: [u32; TIERS_MAX],
@@ -128,7 +128,7 @@ impl Entry {
     }
 }
 
-/// A change of what lies on a tier beside objects.
+/// A change of the space on a tier that is not used by objects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Aside {
     /// So many bytes were found.
@@ -202,18 +202,18 @@ impl Objects {
         self.tiers.len()
     }
 
-    /// Returns the bytes that objects take on a tier, with their parts and what is being copied to
-    /// it; 0 of one that does not exist.
+    /// Returns the bytes that objects use on a tier, with their parts and copies in progress;
+    /// 0 for a tier that does not exist.
     #[must_use]
     pub fn used_bytes(&self, tier: TierIndex) -> u64 {
         let slot = self.tiers.get(tier.0).map(|tier| usize::from(tier.slot));
         slot.map_or(0, |slot| self.table.lock().used[slot])
     }
 
-    /// Takes room on a tier for `bytes` that belong to an object and lie elsewhere than in it.
+    /// Reserves space on a tier for `bytes` that belong to an object and are stored outside of it.
     ///
     /// # Errors
-    /// If there is no room.
+    /// If there is not enough space.
     pub(crate) fn set_aside(
         &self,
         id: ContentId,

@@ -1,4 +1,4 @@
-//! How fast background work goes, and who it waits for.
+//! The pace of background work: its rate, and yielding to other work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -13,12 +13,12 @@ pub const CHUNK: usize = 256 << 10;
 /// What one chunk waits for demand at most: so background work ends, whatever the demand.
 const YIELD_MAX: Duration = Duration::from_millis(50);
 
-/// Somebody said that the work is to stop.
+/// The work was cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it was cancelled")]
 pub struct Cancelled;
 
-/// Who says when background work may go on.
+/// Controls when background work continues.
 pub trait Pace: Send + Sync {
     /// Waits until `bytes` more may be worked on.
     ///
@@ -48,16 +48,16 @@ pub struct Throttle {
     wake: Condvar,
 }
 
-/// Reads that somebody waits for, as long as they run.
+/// The number of demand reads in progress.
 #[derive(Debug, Default)]
 pub struct Demand(AtomicUsize);
 
-/// One read that somebody waits for.
+/// One demand read in progress.
 #[derive(Debug)]
 pub struct Demanded<'a>(&'a Demand);
 
 impl Demand {
-    /// Says that a read begins; it ends when what is returned is dropped.
+    /// Begins a read; it ends when the returned value is dropped.
     #[must_use]
     pub fn begin(&self) -> Demanded<'_> {
         self.0.fetch_add(1, SeqCst);
@@ -90,7 +90,7 @@ impl Throttle {
         }
     }
 
-    /// Stops the work at its next turn; what waits for one is woken.
+    /// Cancels the work at its next turn; waiting threads are woken.
     pub fn cancel(&self) {
         // Under the lock, so that nobody looks before it and sleeps after it.
         let _clear_at = self.clear_at.lock();

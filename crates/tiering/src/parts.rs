@@ -1,4 +1,4 @@
-//! Objects in parts: what several have in common is on each tier once.
+//! Objects in parts: data that several objects share is on each tier once.
 //!
 //! Such an object is an [`Index`]: an object as any other, which names runs of blocks in *pools*.
 //! A pool is a sparse file with the blocks that some index on the tier names, each once. So the
@@ -26,7 +26,7 @@ pub const PART_BLOCKS_MAX: u64 = 64;
 pub struct Part {
     /// Which pool, by its place among the index's pools.
     pub pool: usize,
-    /// Which blocks of it.
+    /// The blocks.
     pub blocks: BlockRange,
     /// The BLAKE3 hash of the blocks.
     pub hash: [u8; 32],
@@ -52,7 +52,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Returns the names of the pools, as whoever made it ordered them.
+    /// Returns the names of the pools, in the order of their creator.
     #[must_use]
     pub fn pools(&self) -> &[ContentId] {
         &self.pools

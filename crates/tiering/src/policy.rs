@@ -1,12 +1,13 @@
-//! What should lie on fast memory: a pure function from facts and a budget to moves.
+//! What should be on fast memory: a pure function from facts and a budget to moves.
 //!
-//! Each object is one fact, whoever needs it: what several images share is kept, and counted,
-//! once; and so are the bytes that objects have in [`Common`]. Moves only name what changes; who does them is [`Objects`](crate::objects::Objects).
+//! Each object is one fact, however many images use it: what several images share is stored, and counted,
+//! once; and so are the bytes that objects share as [`Common`]. Moves only name the changes;
+//! [`Objects`](crate::objects::Objects) carries them out.
 //!
-//! - What is pinned comes first, then what is hottest for its size.
-//! - What is open is never moved away: it takes its room whatever else would like it.
-//! - What lies on fast memory stays until something is clearly hotter. So a plan that was carried
-//!   out leaves nothing to do, and two objects of the same heat do not change places for ever.
+//! - Pinned objects come first, then those with the most heat for their size.
+//! - Open objects are never moved away: they use their space in any case.
+//! - An object on fast memory stays until another one is clearly hotter. So a plan that was carried
+//!   out leaves nothing to do, and two objects of the same heat are not exchanged for ever.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -19,36 +20,36 @@ use crate::heat::Heat;
 /// How much hotter a newcomer must be than what it displaces: moving costs a read and a write.
 const STICKY: f64 = 1.25;
 
-/// What is known of an object.
+/// The facts about an object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fact {
-    /// Which.
+    /// The object.
     pub object: ContentId,
     /// Its length.
     pub bytes: u64,
-    /// Where it lies.
+    /// The place of its copies.
     pub place: ObjectPlace,
     /// How much it was used.
     pub heat: Heat,
-    /// What somebody said.
+    /// The user's preference.
     pub preference: Preference,
     /// Whether it can be moved away.
     pub hold: Hold,
 }
 
-/// Where an object lies.
+/// The place of an object's copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectPlace {
     /// On fast memory, and perhaps elsewhere too.
     Fast,
-    /// Elsewhere only.
+    /// On other tiers only.
     Slow,
 }
 
-/// What a person wants of an object.
+/// A user's preference for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// Nothing: heat decides.
+    /// None: heat decides.
     None,
     /// It is to lie on fast memory, as long as there is room.
     Pin,
@@ -56,26 +57,26 @@ pub enum Preference {
     Evict,
 }
 
-/// Whether somebody uses an object now.
+/// Whether an object is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Nobody.
+    /// It is not.
     Free,
-    /// Somebody has it open or mapped where it lies.
+    /// It is open or mapped from its present place.
     Open,
 }
 
-/// How much may lie on fast memory, and what is worth it.
+/// How much may be on fast memory, and the heat that is required.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// Most bytes.
+    /// The maximum number of bytes.
     pub bytes: u64,
-    /// Least heat that an object needs to be brought there. What is there already stays until it
+    /// The least heat of an object that is promoted. An object that is there already stays until its heat
     /// is below this by a fifth.
     pub least_heat: f64,
 }
 
-/// Bytes that objects have in common, which take room once: each group of bytes is in all objects
+/// Bytes that objects share, which need space once: each group of bytes is in all objects
 /// that name it.
 #[derive(Clone, Debug, Default)]
 pub struct Common(HashMap<ContentId, Vec<Group>>);
@@ -83,14 +84,14 @@ pub struct Common(HashMap<ContentId, Vec<Group>>);
 /// A group of bytes that several objects have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Which.
+    /// Its number.
     pub number: u64,
-    /// How many bytes.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
 impl Common {
-    /// Says which groups are among the bytes of an object.
+    /// Adds the groups of bytes of an object.
     pub fn insert(&mut self, object: ContentId, groups: Vec<Group>) {
         self.0.insert(object, groups);
     }
@@ -100,7 +101,7 @@ impl Common {
     }
 }
 
-/// What lies on fast memory, as far as objects have it in common.
+/// The shared groups that are on fast memory.
 #[derive(Debug, Default)]
 pub struct Taken(HashSet<u64>);
 
@@ -119,7 +120,7 @@ impl Taken {
     }
 }
 
-/// A change of where an object lies.
+/// A change of the place of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
     /// From fast memory to the disk.
@@ -128,10 +129,10 @@ pub enum Move {
     Promote(ContentId),
 }
 
-/// What is to be done, in this order, and what it leads to.
+/// The moves, in this order, and their result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Moves: first what goes, then what comes, the most wanted first. After each of them there
+    /// Moves: first demotions, then promotions, the most valuable first. After each of them there
     /// is not more on fast memory than the budget, or than before.
     pub moves: Vec<Move>,
     /// Bytes that lie on fast memory then.
@@ -199,7 +200,7 @@ enum Rank {
 struct Ranked<'a> {
     fact: &'a Fact,
     rank: Rank,
-    /// Heat for each byte, more of what is there already.
+    /// Heat for each byte, weighted higher for objects that are there already.
     worth: f64,
 }
 

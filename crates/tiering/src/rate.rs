@@ -10,7 +10,7 @@ pub struct Rate(NonZeroU64);
 const NANOS_PER_SEC: u128 = 1_000_000_000;
 
 impl Rate {
-    /// Returns the rate of so many bytes in each second, or `None` for no bytes.
+    /// Returns a rate in bytes per second, or `None` for 0.
     #[must_use]
     pub const fn per_second(bytes: u64) -> Option<Self> {
         match NonZeroU64::new(bytes) {
@@ -19,7 +19,7 @@ impl Rate {
         }
     }
 
-    /// Returns the rate at which `bytes` took `time`; `None` if one of them is too small to tell.
+    /// Returns the rate at which `bytes` took `time`; `None` if one of them is too small to measure.
     #[must_use]
     pub fn measured(bytes: u64, time: Duration) -> Option<Self> {
         let per_second = (u128::from(bytes) * NANOS_PER_SEC).checked_div(time.as_nanos())?;
@@ -32,8 +32,8 @@ impl Rate {
         self.0.get()
     }
 
-    /// Returns how long `bytes` take, rounded down to nanoseconds; the longest time there is if
-    /// that is longer.
+    /// Returns the duration for `bytes`, rounded down to nanoseconds; `Duration::MAX` if it is
+    /// longer.
     #[must_use]
     pub fn time_for(self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * NANOS_PER_SEC / u128::from(self.0.get());

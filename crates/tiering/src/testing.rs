@@ -1,5 +1,5 @@
-//! Media for tests: one in memory that loses in a crash what was not made durable, and one that
-//! stops or fails another at any step.
+//! Media for tests: one in memory that loses unsynced data in a crash, and one that stops or fails
+//! another at any step.
 
 mod stepped;
 
@@ -63,7 +63,7 @@ impl NameChange {
 }
 
 impl MemMedium {
-    /// Does what a power cut does: of what was not made durable, any part is lost.
+    /// Simulates a power cut: any part of the unsynced data is lost.
     pub fn cut_power(&self, random: &mut Random) {
         let disk = &mut *self.0.lock();
         let mut names = disk.durable_names.clone();

@@ -1,7 +1,7 @@
-//! What a directory is as a tier: what lies under it, and how fast it is.
+//! The properties of a directory as a tier: its kind of storage, and its speed.
 //!
-//! [`detect`] asks the kernel; [`measure`] tries. Any directory is a tier: what cannot be told of
-//! it is [`Kind::Other`], and it works.
+//! [`detect`] asks the kernel; [`measure`] tries. Any directory is a tier: one of unknown storage
+//! is [`Kind::Other`], and works.
 
 mod detect;
 mod measure;
@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 pub use detect::{Facts, detect};
 pub use measure::{MeasureError, Measured, measure};
 
-/// What lies under a directory.
+/// The kind of storage below a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Memory that keeps its content, mapped directly.
@@ -25,9 +25,9 @@ pub enum Kind {
     Memory,
     /// A disk without moving parts.
     Ssd,
-    /// A disk with them.
+    /// A disk that rotates.
     Hdd,
-    /// Something that does not say: a network's file system, one over another.
+    /// Unknown: a network file system, or one over another.
     Other,
 }
 
@@ -38,11 +38,11 @@ pub enum Map {
     Direct,
     /// The page cache, of huge pages: a tmpfs that is mounted with `huge=`.
     HugePages,
-    /// The page cache.
+    /// Through the page cache.
     PageCache,
 }
 
-/// What makes writes durable.
+/// How writes are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// Through a mapping: flushing the processor's caches (`MAP_SYNC`).
@@ -58,11 +58,11 @@ pub enum Sync {
 pub struct Capability {
     /// Where it is.
     pub dir: PathBuf,
-    /// What lies under it.
+    /// Its kind of storage.
     pub kind: Kind,
     /// What a mapping of a file reaches.
     pub map: Map,
-    /// What makes writes durable.
+    /// How writes are made durable.
     pub sync: Sync,
     /// Bytes of the file system.
     pub capacity_bytes: u64,
@@ -71,7 +71,7 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// Returns what `facts` say of a directory.
+    /// Returns the properties that `facts` show.
     #[must_use]
     pub fn of(facts: &Facts) -> Self {
         let direct = facts.dax == Some(true);
@@ -107,11 +107,11 @@ impl Capability {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} in {}", dir.display())]
 pub struct ProbeError {
-    /// What was being done.
+    /// The operation.
     pub doing: &'static str,
-    /// Where.
+    /// The directory.
     pub dir: PathBuf,
-    /// Why it failed.
+    /// The cause.
     pub source: io::Error,
 }
 

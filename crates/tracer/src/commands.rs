@@ -1,9 +1,9 @@
-//! What the threads that ask are called, at the moment they ask.
+//! The names of threads at the time of their requests.
 //!
-//! A process changes its name when it execs (`sh` becomes `python3`) and its id may be given to
-//! another when it ends, so a name cannot be cached by id. An open `/proc/PID/comm` can: the
-//! descriptor means that very thread, reading it again gives the name of now, and once the thread
-//! is gone it fails, even if its number lives on. One `pread` costs a tenth of opening the file.
+//! A process changes its name when it execs (`sh` becomes `python3`) and its id may be reused when it
+//! ends, so a name cannot be cached by id. An open `/proc/PID/comm` can: the
+//! descriptor refers to exactly that thread, reading it again gives the present name, and once the thread
+//! has ended it fails, even if its id is reused. One `pread` costs a tenth of opening the file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -29,7 +29,7 @@ pub(crate) struct CommandName {
 }
 
 impl CommandName {
-    /// The name of a thread that is gone, or that the daemon cannot see.
+    /// The name of a thread that has ended, or that the daemon cannot see.
     pub(crate) const UNKNOWN: Self = Self {
         bytes: [0; NAME_BYTES],
         len: 0,
@@ -66,7 +66,7 @@ impl Commands {
         }
     }
 
-    /// Returns what thread `pid` is called now; the empty name if it is gone or not visible.
+    /// Returns the present name of the thread `pid`; the empty name if it has ended or is not visible.
     pub(crate) fn name_of(&self, pid: u32) -> CommandName {
         if pid == 0 {
             return CommandName::UNKNOWN;

@@ -31,8 +31,8 @@ impl Trace {
     /// Reads the file form of a trace.
     ///
     /// # Errors
-    /// If the bytes are not a whole, undamaged trace of a version that this program knows. No
-    /// bytes make it panic, and none make it take more memory than some 12 times their number.
+    /// If the bytes are not a complete, undamaged trace of a known version. No
+    /// bytes make it panic, and none make it use more memory than some 12 times their number.
     pub fn read(bytes: &[u8]) -> Result<Self, TraceError> {
         read::read(bytes)
     }

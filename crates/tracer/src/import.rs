@@ -1,10 +1,10 @@
-//! Traces made of what other tools saw: the reads of one disk.
+//! Traces from logs of other tools: the reads of one disk.
 //!
-//! An import knows less than the recorder: no metadata, no warmth, no time an answer took. What a
-//! line says and what is made of it stands with each import; what they share is here: which of
-//! several devices is meant, what lies on the disk at all, and when it happened.
+//! An import has less data than a recording: no metadata, no warmth, no durations. Each import
+//! documents its format; this module has the common parts: which of
+//! several devices is used, which reads are on the disk, and their times.
 //!
-//! Lines that make no sense are skipped and counted: a log may have lost its end or have other
+//! Invalid lines are skipped and counted: a log may have lost its end or have other
 //! lines in between. A log without a single usable line is an error: it is the wrong file.
 
 mod blkparse;
@@ -26,7 +26,7 @@ const NOMINAL_GAP_US: u64 = 4_000;
 /// How much of a line is quoted.
 const QUOTE_CHARS: usize = 120;
 
-/// The disk whose reads a log has.
+/// The disk of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// The source that the disk is.
@@ -40,7 +40,7 @@ pub struct Disk {
 pub enum Clock {
     /// From the log.
     Recorded,
-    /// The log has none: only the order of the events means anything.
+    /// The log has none: only the order of the events is known.
     Counted,
 }
 
@@ -58,7 +58,7 @@ pub struct Imported {
     /// How many reads were of other devices than the one that was read most. QEMU has one for
     /// each drive, and one more while it guesses the format of an image.
     pub other_devices: u64,
-    /// How many reads did not lie on the disk, and were left out: those of other partitions.
+    /// How many reads were not on the disk, and were left out: those of other partitions.
     pub outside: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Imported {
 pub struct SkippedLine {
     /// Its number, from 1.
     pub number: u64,
-    /// What it says, cut if it is long.
+    /// Its text, truncated if it is long.
     pub text: String,
 }
 
@@ -83,7 +83,7 @@ pub enum ImportError {
         /// The first of them.
         first_skipped: Option<SkippedLine>,
     },
-    /// There are reads, but none of them lies on the disk.
+    /// There are reads, but none of them is on the disk.
     #[error("all {outside} reads lie outside the disk's {disk_bytes} bytes")]
     Outside {
         /// How many.
@@ -96,7 +96,7 @@ pub enum ImportError {
 /// What a line of a log says.
 enum Line<'a> {
     Read(DeviceRead<'a>),
-    /// It makes sense, and is not a read.
+    /// It is valid, and is not a read.
     Other,
     Unclear,
 }

@@ -1,4 +1,4 @@
-//! What a boot did, and what to make of it.
+//! Recording, merging and displaying the requests of boots.
 //!
 //! ```text
 //! mount --note()--> Recorder --stop()----+
@@ -7,16 +7,16 @@
 //!                                               +--> file, Summary, Plot
 //! ```
 //!
-//! - [`Recorder`] listens at the mount and costs a boot next to nothing.
-//! - [`RawTrace`] is what it heard, before the files have the ids of a tree.
-//! - [`Trace`] is one recorded boot. It stands by itself: it carries the paths and versions of
-//!   the files it mentions, so it can be understood when the mount is long gone. Its file form
-//!   is laid down in `docs/trace-format.md`.
-//! - [`import`] makes traces of what other tools saw.
+//! - [`Recorder`] observes the mount and costs a boot next to nothing.
+//! - [`RawTrace`] is its recording, before the files have the ids of a tree.
+//! - [`Trace`] is one recorded boot. It is self-contained: it has the paths and versions of
+//!   its files, so it can be read when the mount is long gone. Its file format
+//!   is described in `docs/trace-format.md`.
+//! - [`import`] makes traces of logs of other tools.
 //! - [`merge()`] makes one plan of several traces: which blocks, in which order, how reliably.
-//! - [`Summary`] and [`plot`] tell people what a boot did.
+//! - [`Summary`] and [`plot`] show a boot to people.
 //!
-//! Everything works on bytes in memory; only the recorder asks the system for something, the
+//! Everything works on bytes in memory; only the recorder reads from the system: the
 //! names of processes in `/proc`.
 
 #![forbid(unsafe_code)]

@@ -1,9 +1,9 @@
-//! Several boots of one source, made into one plan for the next.
+//! Merging several boots of one source into one plan.
 //!
-//! **What counts.** A plan is made for a tree. Files of the traces are matched to it by path *and
-//! version*: blocks of a file that has changed since say nothing about the file that is there
-//! now, so they are left out and counted. Look-ups and listings are matched by path alone: their
-//! answers come from the tree, whatever it holds.
+//! **Which files count.** A plan is made for a tree. Files of the traces are matched to it by path *and
+//! version*: blocks of a file that has changed since mean nothing for the present file,
+//! so they are left out and counted. Look-ups and listings are matched by path alone: their
+//! results come from the tree, whatever it holds.
 //!
 //! **When a block is needed.** Each run gives the time of its first read; the lower median of
 //! them decides. The minimum would let one odd run (a cron job, a file system check) pull a block
@@ -11,9 +11,9 @@
 //! runs the lower median is the earlier one: a block that comes too early costs nothing, since
 //! the whole plan is read in one pass; one that comes too late is a miss.
 //!
-//! **Order.** Time is cut into bins. Within a bin, files come in the order of their first use and
-//! the blocks of a file in ascending order: a boot jumps about, and a bin is small enough that
-//! nobody waits for its end, yet large enough to make runs of the jumps.
+//! **Order.** Time is divided into bins. Within a bin, files come in the order of their first use and
+//! the blocks of a file in ascending order: a boot reads in random order, and a bin is short enough that
+//! its end is not waited for, yet long enough to make runs of such reads.
 //!
 //! Nothing is rounded up: a plan has the touched blocks and no others. Filling gaps pays when
 //! reading from a slow *source*; a boot image is contiguous anyway.
@@ -30,7 +30,7 @@ use blocks::{BlockRange, Event, FileId, NodeKind, ReplayPlan, SourceId, Touch, T
 use crate::trace::{self, Trace};
 pub use similarity::Similarity;
 
-/// How to merge.
+/// Options of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeOptions {
     /// Length of a time bin, in milliseconds.
@@ -67,7 +67,7 @@ pub enum MergeError {
     /// A trace is of another source than the first.
     #[error("trace {index} is of another source than the first")]
     OtherSource {
-        /// Which of the traces.
+        /// The index of the trace.
         index: usize,
         /// What the first is a trace of.
         wanted: SourceId,

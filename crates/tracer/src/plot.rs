@@ -2,9 +2,9 @@
 //! they were first used, each with a band of its own in which the place within the file goes from
 //! top to bottom.
 //!
-//! A [`Plot`] is independent of traces and plans, so that either can be drawn, and whatever comes
+//! A [`Plot`] is independent of traces and plans, so that both can be drawn, and other data
 //! later. [`Plot::svg`] makes one self-contained SVG: no scripts, no fonts, nothing to fetch. Its
-//! size is bounded by what a screen can show, not by what a boot did.
+//! size is bounded by the resolution of a screen, not by the length of the boot.
 
 mod layout;
 mod svg;
@@ -52,7 +52,7 @@ pub struct Mark {
 }
 
 impl Plot {
-    /// Returns a picture of a trace: a mark for every read, coloured by who asked.
+    /// Returns a picture of a trace: a mark for every read, coloured by process.
     #[must_use]
     pub fn of_trace(trace: &Trace) -> Self {
         let summary = Summary::of(trace);
@@ -149,7 +149,7 @@ impl Plot {
         }
     }
 
-    /// Returns the picture as the text of an SVG file. Marks of rows or groups that are not there
+    /// Returns the picture as the text of an SVG file. Marks of missing rows or groups
     /// are left out.
     #[must_use]
     pub fn svg(&self) -> String {

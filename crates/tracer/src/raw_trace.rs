@@ -1,4 +1,4 @@
-//! What a recorder heard, on its way to a trace.
+//! A recording, before it is a trace.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use crate::trace::{self, Trace, TraceEvent, TraceInfo, TracedFile};
 /// with paths of 60 bytes.
 const PATHS_MAX: usize = 32 << 20;
 
-/// What a [`Recorder`](crate::Recorder) heard until it was stopped.
+/// The recording of a [`Recorder`](crate::Recorder) until it was stopped.
 ///
-/// Its events call files what the mount called them. Where that was not their id in a tree, as of
-/// a source that was not scanned before it was mounted, [`Self::call_files`] puts it right.
+/// Its events have the file ids of the mount. Where these are not the ids of a tree, as for
+/// a source that was not scanned before it was mounted, [`Self::call_files`] translates them.
 #[derive(Debug)]
 pub struct RawTrace {
     pub(crate) lasted_us: u64,
@@ -23,9 +23,9 @@ pub struct RawTrace {
 }
 
 impl RawTrace {
-    /// Calls every file what `id_of` says. Events about files for which it says nothing are left
-    /// out; those files are returned, in order. They do not count as lost: what is left is still
-    /// all that was heard of the others.
+    /// Replaces every file id by `id_of`. Events about files without a new id are left
+    /// out; those files are returned, in order. They do not count as lost: the rest is still
+    /// the complete recording of the others.
     pub fn call_files(&mut self, id_of: impl Fn(FileId) -> Option<FileId>) -> Vec<FileId> {
         let called: HashMap<FileId, Option<FileId>> = mentioned(&self.events)
             .into_iter()

@@ -1,4 +1,4 @@
-//! Listening to a boot.
+//! Recording a boot.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::trace::{self, CommandId, Trace, TraceEvent, TraceInfo};
 /// tens, but a thread can rename itself as often as it likes.
 const COMMAND_LIMIT: usize = 4096;
 
-/// How much a recorder keeps before it stops listening.
+/// The limits of a recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How many events.
@@ -38,8 +38,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What the recorders of all layers of a container keep together, when nobody asked for the
-    /// recording: several are made at a time, of images that may be hostile. A container makes a few
+    /// The limit for the recorders of all layers of a container together, for automatic
+    /// recordings: several are made at a time, of images that may be hostile. A container makes a few
     /// thousand events.
     pub const OF_A_CONTAINER: Self = Self {
         events: 1 << 18,
@@ -74,16 +74,16 @@ impl Allowance {
     }
 }
 
-/// Notes what a boot asks of a mount.
+/// Records the requests of a boot to a mount.
 ///
 /// [`Observer::note`] costs one read of `/proc/PID/comm` through a descriptor that is held open
-/// and one push under a lock that nobody holds for longer. What is beyond the limits is counted,
-/// not kept. After [`Recorder::stop`] it is deaf.
+/// and one push under a lock that is held only for that. Events beyond the limits are counted,
+/// not stored. After [`Recorder::stop`] events are ignored.
 #[derive(Debug)]
 pub struct Recorder {
     allowance: Arc<Allowance>,
     start: Instant,
-    /// When the last answer was given, in microseconds since `start`, plus one; 0 before the
+    /// When the last response was sent, in microseconds since `start`, plus one; 0 before the
     /// first.
     last_us: AtomicU64,
     /// Whether content was read.
@@ -109,7 +109,7 @@ impl Recorder {
         Self::sharing(&Arc::new(Allowance::new(limits)))
     }
 
-    /// Returns a recorder whose clock starts now, and which keeps what the allowance has left: as those
+    /// Returns a recorder whose clock starts now, and which stores what the allowance has left, as those
     /// of the other layers of a container do.
     #[must_use]
     pub fn sharing(allowance: &Arc<Allowance>) -> Self {
@@ -127,8 +127,8 @@ impl Recorder {
         }
     }
 
-    /// Returns when the last event was answered, or `None` before the first: what has been quiet
-    /// since then tells that a boot is over. Events beyond the limits count.
+    /// Returns the time of the last response, or `None` before the first: a long silence
+    /// since then means that a boot is over. Events beyond the limits count.
     #[must_use]
     pub fn last_event(&self) -> Option<Instant> {
         let last_us = self.last_us.load(Relaxed).checked_sub(1)?;
@@ -148,13 +148,13 @@ impl Recorder {
         self.notes.lock().events.len()
     }
 
-    /// Returns whether nothing was heard so far.
+    /// Returns whether nothing was recorded so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Stops listening and returns what was heard. A second call returns nothing heard.
+    /// Stops recording and returns the recording. A second call returns an empty one.
     #[must_use]
     pub fn stop(&self) -> RawTrace {
         let lasted_us = micros(self.start.elapsed());
@@ -175,8 +175,8 @@ impl Recorder {
         }
     }
 
-    /// Stops listening and returns what was heard, as a trace of the source whose metadata `tree`
-    /// is, and which was mounted with its ids. Events about files that `tree` does not have count
+    /// Stops recording and returns the recording as a trace of the source whose metadata is `tree`,
+    /// and which was mounted with its ids. Events about files that `tree` does not have count
     /// as lost. A second call returns an empty trace.
     #[must_use]
     pub fn finish(&self, info: TraceInfo, tree: &Tree) -> Trace {

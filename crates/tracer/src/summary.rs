@@ -6,7 +6,7 @@ use blocks::{BLOCK_SIZE, BlockRange, Event, FileId, Touch, Warmth};
 
 use crate::trace::{CommandId, Trace};
 
-/// The sizes of blocks for which [`Summary::footprint`] says what recording with them would cost.
+/// The sizes of blocks for which [`Summary::footprint`] computes the cost of recording with them.
 pub const GRANULARITIES: [u64; 5] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20];
 
 /// What a boot did, in figures.
@@ -28,11 +28,11 @@ pub struct Summary {
     pub files: u64,
     /// Blocks of 4 KiB that were read, each counted once.
     pub blocks: u64,
-    /// Bytes that were asked for, however often.
+    /// Bytes that were requested, repetitions included.
     pub bytes_asked: u64,
-    /// Time spent on answers to reads, in microseconds; readers may have waited side by side.
+    /// Time spent on reads, in microseconds; readers may have waited in parallel.
     pub waited_us: u64,
-    /// Bytes asked for, by where they were.
+    /// Requested bytes, by where they were.
     pub warmth: WarmthBytes,
     /// Reads that began where the last read of the same file ended.
     pub sequential: u64,
@@ -43,18 +43,18 @@ pub struct Summary {
     /// What the blocks would come to if blocks were larger: one entry for each of
     /// [`GRANULARITIES`].
     pub footprint: Vec<Footprint>,
-    /// Who asked, the one who asked for most bytes first.
+    /// Programs, the one with the most requested bytes first.
     pub commands: Vec<CommandShare>,
 }
 
-/// Bytes asked for, by whether the source had them in memory.
+/// Requested bytes, by whether the source had them in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmthBytes {
     /// The disk had to be read.
     pub cold: u64,
     /// The page cache of the source had them.
     pub warm: u64,
-    /// Nobody looked.
+    /// Not determined.
     pub unknown: u64,
 }
 
@@ -67,14 +67,14 @@ pub struct Footprint {
     pub bytes: u64,
 }
 
-/// What one program asked for.
+/// The requests of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandShare {
-    /// What it is called; empty where nobody knows.
+    /// Its name; empty if unknown.
     pub command: String,
-    /// How many things it asked for, metadata included.
+    /// Number of requests, metadata included.
     pub requests: u64,
-    /// How many bytes it asked for.
+    /// Requested bytes.
     pub bytes: u64,
 }
 

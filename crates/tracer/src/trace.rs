@@ -2,8 +2,8 @@
 
 use blocks::{Event, FileId, NAME_MAX, SourceId, Timestamp, Touch, Version};
 
-/// Longest path of a file in a trace, in bytes. Linux's PATH_MAX bounds what one call can name,
-/// not how deep a tree can be; this bounds what a reader of traces has to believe.
+/// Longest path of a file in a trace, in bytes. Linux's PATH_MAX bounds the argument of one call,
+/// not the depth of a tree; this bounds what a reader of traces accepts.
 pub(crate) const PATH_LIMIT: usize = 65_535;
 
 /// Longest label and longest name of a program in a trace, in bytes. Both are there to be shown; a
@@ -16,7 +16,7 @@ const NANOS: u32 = 1_000_000_000;
 /// What a trace is a trace of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceInfo {
-    /// What people call the source: `dir:/srv/root`, or whatever was recorded.
+    /// The label of the source: `dir:/srv/root`, or whatever was recorded.
     pub label: Vec<u8>,
     /// Which tree or disk it was.
     pub source: SourceId,
@@ -42,25 +42,25 @@ pub struct CommandId(pub u32);
 /// One thing a boot did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// When it was asked for: microseconds since the recording began.
+    /// When it was requested: microseconds since the recording began.
     pub at_us: u64,
-    /// How long the answer took, in microseconds; 0 where nobody knows.
+    /// The duration, in microseconds; 0 if unknown.
     pub took_us: u32,
-    /// The thread that asked; 0 where nobody knows.
+    /// The requesting thread; 0 if unknown.
     pub pid: u32,
     /// What that thread was called at that moment.
     pub command: CommandId,
-    /// What was asked for.
+    /// The request.
     pub what: Event,
 }
 
-/// One recorded boot: what was asked of a source, in order.
+/// One recorded boot: the requests to a source, in order.
 ///
-/// The fields are open to whoever makes traces; [`Trace::check`] says what must hold among them,
-/// and both reading and writing hold to it.
+/// The fields are public for code that makes traces; [`Trace::check`] checks their invariants,
+/// and both reading and writing call it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// What it is a trace of.
+    /// Its description.
     pub info: TraceInfo,
     /// How long the recording lasted, in microseconds.
     pub lasted_us: u64,
@@ -69,7 +69,7 @@ pub struct Trace {
     pub lost: u64,
     /// The files the events mention, in ascending order of their ids.
     pub files: Vec<TracedFile>,
-    /// Names of programs; may be empty strings where a name could not be had.
+    /// Names of programs; empty strings where a name is unknown.
     pub commands: Vec<Vec<u8>>,
     /// What happened, in ascending order of time.
     pub events: Vec<TraceEvent>,
@@ -93,18 +93,18 @@ pub enum TraceError {
     /// It needs features that this program lacks.
     #[error("trace needs unknown features {bits:#x}")]
     Features {
-        /// The bits nobody here knows.
+        /// The unknown bits.
         bits: u32,
     },
-    /// The file is shorter or longer than it says.
+    /// The file has another length than in its header.
     #[error("trace is {actual} bytes long, not {expected}")]
     Length {
         /// What the header says.
         expected: u64,
-        /// What there is.
+        /// The actual length.
         actual: u64,
     },
-    /// Some byte of the file is not what was written.
+    /// Some byte of the file differs from what was written.
     #[error("trace is damaged: its checksum does not match")]
     Checksum,
     /// The tables of the file make no sense.
@@ -190,7 +190,7 @@ pub(crate) const fn file_of(event: &Event) -> FileId {
     }
 }
 
-/// Whether a file system could have been asked this and a replay could ask it again.
+/// Returns whether a file system could have received this request and a replay could repeat it.
 pub(crate) fn is_possible(event: &Event) -> bool {
     match event {
         Event::Read(access) => access.offset.checked_add(access.len).is_some(),

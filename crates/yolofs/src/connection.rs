@@ -1,9 +1,9 @@
-//! The kernel's end of a file system, before anybody serves it.
+//! The kernel's end of a file system, before it is served.
 //!
-//! Who makes a mount and who serves it need not be the same process, and the second may change:
-//! as long as somebody holds the device, requests wait, and a new server goes on where the last
-//! one ended. The first talk on a device ([`Hello`]) takes place once, so it is kept: each server
-//! is told what the kernel asked then, and must give the answer that the kernel was given.
+//! The process that makes a mount and the one that serves it may differ, and the second may change:
+//! as long as a process holds the device, requests wait, and a new server continues where the last
+//! one ended. The handshake on a device ([`Hello`]) takes place once, so it is stored: each server
+//! receives the kernel's request of it, and must give the same response as the first.
 
 mod hello;
 
@@ -26,15 +26,15 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates a file system that nobody serves yet. `label` is what the mount table will show as
-    /// its source.
+    /// Creates a file system that is not served yet. `label` is its source in the mount
+    /// table.
     ///
     /// The kernel's first request is read, and not answered: until
-    /// [`Serving::start`](crate::Serving::start) does that, everybody who asks the file system for
-    /// anything waits. When the mount and all its copies are gone, so is the file system.
+    /// [`Serving::start`](crate::Serving::start) does that, all requests to the file system wait. When the
+    /// mount and all its copies are gone, so is the file system.
     ///
     /// # Errors
-    /// If the process may not mount, or the kernel does not speak.
+    /// If the process may not mount, or the kernel sends no request.
     pub fn open(label: &str) -> Result<(Self, DetachedMount), MountError> {
         let device = open_device().map_err(MountError::Device)?;
         let detached = create(&device, label)?;
@@ -66,7 +66,7 @@ impl Connection {
         &self.hello
     }
 
-    /// Notes what a server has answered: later ones must agree with it.
+    /// Records the response of a server: later ones must agree with it.
     pub fn set_hello(&mut self, hello: Hello) {
         self.hello = hello;
     }

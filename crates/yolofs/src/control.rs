@@ -1,4 +1,4 @@
-//! The kernel's control files of FUSE: how a file system is ended whose server does not answer.
+//! The kernel's control files of FUSE: aborting a file system whose server does not respond.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -10,8 +10,8 @@ use rawio::mount::{MountContext, MountIds};
 
 /// The control files of all FUSE file systems.
 ///
-/// To open them takes the right to mount, and system calls that few processes keep; what comes
-/// after takes neither.
+/// Opening them needs the right to mount, and system calls that few processes keep; later
+/// operations need neither.
 #[derive(Debug)]
 pub struct Control(OwnedFd);
 
@@ -26,11 +26,11 @@ impl Control {
         Ok(Self(control.into()))
     }
 
-    /// Opens what ends the file system of this mount. It stays that of this file system, and does
+    /// Opens the switch that aborts the file system of this mount. It refers to this file system only, and does
     /// not keep it alive.
     ///
-    /// To be called only while somebody holds the file system: its device number is given to
-    /// another afterwards.
+    /// Must only be called while a process holds the file system: its device number is reused
+    /// afterwards.
     ///
     /// # Errors
     /// If there is no such file system (`ENOENT`), or the process may not.

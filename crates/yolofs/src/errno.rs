@@ -5,7 +5,7 @@ use fuser::Errno;
 
 use crate::FsError;
 
-/// Returns the error number that says best what went wrong.
+/// Returns the error number that describes an error best.
 pub(crate) fn errno(error: &FsError) -> Errno {
     match error {
         FsError::Source(error) => source_errno(error),

@@ -1,8 +1,8 @@
 //! The file system as a plain object.
 //!
-//! It answers the verbs of FUSE with plain values and knows neither the kernel nor its protocol.
-//! Every verb goes through [`FileSystem::serve`], which counts it, and turns a panic into an
-//! error: one bad request must not take the mount away from everybody else.
+//! It implements the operations of FUSE with plain values and depends neither on the kernel nor on its
+//! protocol. Every operation goes through [`FileSystem::serve`], which counts it, and turns a panic into
+//! an error: one bad request must not end the mount for all others.
 
 mod access;
 mod counters;
@@ -65,18 +65,18 @@ pub enum Mode {
 }
 
 /// Whether requests for extended attributes are answered in a tree that has none. The kernel caches no answers, and
-/// an overlay asks at each look-up; the kernel asks no more when it is told that there is no such
-/// request, and then says `EOPNOTSUPP` to everybody.
+/// an overlay sends one at each look-up; after `ENOSYS` the kernel sends no more requests,
+/// and returns `EOPNOTSUPP` to all callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrAnswers {
-    /// Everybody, until the first overlay asks.
+    /// All requests, until the first one of an overlay.
     #[default]
     UntilOverlay,
-    /// Everybody, always: a request for each file that an overlay looks up.
+    /// All requests, always: one for each file that an overlay looks up.
     Always,
 }
 
-/// What a [`FileSystem`] is told beyond what it serves.
+/// The settings of a [`FileSystem`] besides its data.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// How it serves.
@@ -109,7 +109,7 @@ type SpaceSource = dyn Fn() -> io::Result<Space> + Send + Sync;
 
 /// A read-only file system over a namespace and a source of blocks.
 ///
-/// All verbs take `&self` and may be called from many threads. No state hangs on open files.
+/// All operations take `&self` and may be called from many threads. Open files have no state.
 pub struct FileSystem {
     names: Arc<dyn Namespace>,
     source: Arc<dyn BlockSource>,
@@ -135,7 +135,7 @@ pub struct FileSystem {
 
 impl FileSystem {
     /// Returns the file system with the names of `names` and the bytes of `source`, which must
-    /// speak of the same files.
+    /// be of the same files.
     #[must_use]
     pub fn new(names: Arc<dyn Namespace>, source: Arc<dyn BlockSource>, config: Config) -> Self {
         Self {
@@ -162,68 +162,68 @@ impl FileSystem {
         }
     }
 
-    /// Adds who knows the attributes that files have now. Without it, nothing is served of files
-    /// that changed under names and attributes that are fixed.
+    /// Adds a source of the files' present attributes. Without it, files that changed are not served
+    /// if names and attributes are fixed.
     #[must_use]
     pub fn with_attrs(mut self, attrs: Arc<dyn AttrSource>) -> Self {
         self.attrs = Some(attrs);
         self
     }
 
-    /// Adds who knows the holes of files; without it, every file is all data.
+    /// Adds a source of the holes of files; without it, every file is all data.
     #[must_use]
     pub fn with_sparse(mut self, sparse: Arc<dyn Sparse>) -> Self {
         self.sparse = Some(sparse);
         self
     }
 
-    /// Adds who can open the files of the source; without it, nothing is passed through.
+    /// Adds access to the files of the source; without it, nothing is passed through.
     #[must_use]
     pub fn with_backing(mut self, backing: Arc<dyn BackingFile>) -> Self {
         self.backing = Some(backing);
         self
     }
 
-    /// Adds who has whole files on faster memory: a file of a disk is passed through to its copy,
-    /// whether or not there are boot data of it.
+    /// Adds whole copies of files on faster memory: in `disk` mode a file is passed through to its copy,
+    /// whether or not it has boot data.
     #[must_use]
     pub fn with_copies(mut self, copies: Arc<dyn WholeCopies>) -> Self {
         self.copies = Some(copies);
         self
     }
 
-    /// Adds who knows what the source has in memory, for the observer's sake.
+    /// Adds a query of the source's pages in memory, for the observer.
     #[must_use]
     pub fn with_residency(mut self, residency: Arc<dyn Residency>) -> Self {
         self.residency = Some(residency);
         self
     }
 
-    /// Adds who waits for the source: requests that need it are answered by him, so that the threads
-    /// of a mount are there for all others. Without him they wait for the source themselves.
+    /// Adds a waiter for the source: requests that need the source are completed by it, so that the
+    /// threads of a mount are free for all others. Without it they wait for the source themselves.
     #[must_use]
     pub fn with_waiter(mut self, waiter: Arc<dyn Waiter>) -> Self {
         self.waiter = Some(waiter);
         self
     }
 
-    /// Adds who is told every request: a mount of this file system records. Nothing is passed
-    /// through then, and the kernel reads nothing ahead.
+    /// Adds an observer of every request: a mount of this file system records. Then nothing is passed
+    /// through, and the kernel reads nothing ahead.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// Adds who is told every request of a mount that is served as any other: what the kernel has
-    /// is not heard of, and what it reads ahead is heard as if it were asked for.
+    /// Adds an observer of every request of a mount that is served normally: reads that the kernel
+    /// answers are not observed, and its readahead is observed like other reads.
     #[must_use]
     pub fn with_listener(mut self, listener: Arc<dyn Observer>) -> Self {
         self.listener = Some(listener);
         self
     }
 
-    /// Adds who knows how full the source is; without it, `statfs` shows zeros.
+    /// Adds a query of the source's space; without it, `statfs` shows zeros.
     #[must_use]
     pub fn with_space(
         mut self,
@@ -233,7 +233,7 @@ impl FileSystem {
         self
     }
 
-    /// Says who is answered about extended attributes where there are none.
+    /// Sets which requests for extended attributes are answered where there are none.
     #[must_use]
     pub const fn with_xattr_answers(mut self, answers: XattrAnswers) -> Self {
         self.xattr_answers = answers;
@@ -246,7 +246,7 @@ impl FileSystem {
         self.config.mode
     }
 
-    /// Returns whether an observer is told every request.
+    /// Returns whether an observer receives every request.
     #[must_use]
     pub const fn is_recording(&self) -> bool {
         self.observer.is_some()
@@ -259,8 +259,8 @@ impl FileSystem {
         self.config.mode == Mode::Disk && to_any && !self.is_recording()
     }
 
-    /// Returns whether the question for an extended attribute is one that the kernel need not send
-    /// again, whatever the file and the name: an overlay asks it, and nothing has attributes.
+    /// Returns whether the kernel need not send a request for an extended attribute again,
+    /// whatever the file and the name: it is one of an overlay, and no file has attributes.
     #[must_use]
     pub fn is_vain_question(&self, name: &[u8]) -> bool {
         self.xattr_answers == XattrAnswers::UntilOverlay
@@ -274,13 +274,13 @@ impl FileSystem {
         self.names.has_access_lists()
     }
 
-    /// Returns how long answers about names and attributes hold.
+    /// Returns how long the kernel may cache names and attributes.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {
         self.names.lifetime()
     }
 
-    /// Returns what was asked and answered so far.
+    /// Returns the counters of requests and responses.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut counters = self.tally.snapshot();
@@ -295,7 +295,7 @@ impl FileSystem {
     }
 
     /// Returns the files whose source changed since they were scanned or recorded, and which are
-    /// served from the source as it is now.
+    /// served in their present version.
     #[must_use]
     pub fn diverted_files(&self) -> Vec<FileId> {
         self.diversions.files()
@@ -304,14 +304,14 @@ impl FileSystem {
     /// Returns a file with the version to read it in.
     ///
     /// # Errors
-    /// If the namespace cannot say.
+    /// If the namespace fails.
     pub fn key(&self, file: FileId) -> Result<FileKey, FsError> {
         let version = self.current_attr(file)?.version();
         Ok(FileKey { file, version })
     }
 
-    /// Returns a regular file with the version to read it in, if its pages are of any use: nothing
-    /// else has content, and of a file that is passed through to its copy none is looked at.
+    /// Returns a regular file with the version to read it in, if pushing its pages is useful: other files
+    /// have no content, and pages of a file that is passed through to its copy are never read.
     pub(crate) fn key_to_inject(&self, file: FileId) -> Option<FileKey> {
         let key = self.content_key(file)?;
         let copied = self.may_pass_through() && self.has_copy(&key);
@@ -325,7 +325,7 @@ impl FileSystem {
         (attr.kind == NodeKind::File).then_some(FileKey { file, version })
     }
 
-    /// Counts a request that has no answer of its own here.
+    /// Counts a request without a handler here.
     pub(crate) fn count(&self, request: Request) {
         self.tally.request(request);
     }
@@ -350,9 +350,9 @@ impl FileSystem {
         &self.diversions
     }
 
-    /// Notes that the kernel has forgotten what it had of a file before the version `now`, and knows
-    /// what size it has in that if it is shorter. Names that are asked again each time need nobody to
-    /// remember the version any more.
+    /// Notes that the kernel has invalidated what it cached of a file before the version `now`, and knows
+    /// the file's size if it is shorter. With names that are revalidated, the version need not be
+    /// remembered any more.
     pub(crate) fn settle(&self, file: FileId, now: Version) {
         match self.names.lifetime() {
             Lifetime::Forever => self.diversions.settle(file, now),
@@ -373,14 +373,14 @@ impl FileSystem {
         &self.sample
     }
 
-    /// Notes from now on what is heard of some files, until what is returned is dropped. Names that do
-    /// not change are not listened to: what reads find out of their files is a diversion.
+    /// Records the versions that are reported of some files, until the returned value is dropped. With fixed
+    /// names nothing is recorded: a changed file is diverted.
     pub(crate) fn watch(&self, files: impl Iterator<Item = FileId>) -> Option<Watch<'_>> {
         let may_change = self.names.lifetime() != Lifetime::Forever;
         may_change.then(|| self.watched.watch(files))
     }
 
-    /// Returns whether nothing but the version of the key was heard of its file, if it is watched.
+    /// Returns whether only the version of the key was reported of its file, if it is watched.
     pub(crate) fn is_still(&self, key: &FileKey) -> bool {
         self.watched.is_still(key)
     }
@@ -389,8 +389,8 @@ impl FileSystem {
         self.waiter.as_ref()
     }
 
-    /// Counts what a request that was handed over has come to: the answer that was given, whether the
-    /// source gave it or the time was over. What the source says after that is no answer.
+    /// Counts the result of a request that was handed over: the response that was sent, from the source or
+    /// by the deadline. Later results of the source do not count.
     pub(crate) fn count_answer<T>(&self, answer: &Result<T, FsError>) {
         if answer.as_ref().is_err_and(FsError::is_failure) {
             self.tally.error();

@@ -1,7 +1,7 @@
-//! The adapter between fuser and the [`FileSystem`]: it translates, calls and replies.
+//! The adapter between fuser and the [`FileSystem`]: it translates, calls and responds.
 //!
-//! What is decided here is only what has no meaning outside of FUSE: which of the kernel's
-//! abilities are asked for, and how its caches are to be used.
+//! Only decisions without meaning outside of FUSE are made here: which of the kernel's
+//! capabilities are requested, and how its caches are used.
 
 mod backings;
 mod connect;
@@ -83,7 +83,7 @@ impl Adapter {
         lifetime(self.fs.lifetime())
     }
 
-    /// The kernel's abilities that this mount wants; it gets those that the kernel has.
+    /// The kernel's abilities that this mount requests; it gets those that the kernel has.
     fn wanted(&self) -> InitFlags {
         let mut flags = InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
@@ -508,7 +508,7 @@ impl Filesystem for Adapter {
         reply.error(Errno::ENOTTY);
     }
 
-    /// Whoever waits for a file finds it ready: the kernel says so without asking again.
+    /// Processes that wait for a file find it ready: the kernel says so without asking again.
     fn poll(
         &self,
         _: &fuser::Request,

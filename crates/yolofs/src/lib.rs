@@ -1,19 +1,19 @@
 //! The read-only file system of yolofs, and everything that makes it as fast as a warm one.
 //!
-//! - [`FileSystem`] is a plain Rust object: it answers the verbs of FUSE from a
-//!   [`Namespace`](blocks::Namespace) and a [`BlockSource`](blocks::BlockSource), knows nothing of
+//! - [`FileSystem`] is a plain Rust object: it implements the operations of FUSE on a
+//!   [`Namespace`](blocks::Namespace) and a [`BlockSource`](blocks::BlockSource), does not depend on
 //!   FUSE, and is tested against a model without mounting anything.
 //! - [`Mount`] puts it into the kernel. The adapter between the two translates, calls and
 //!   replies; all the other decisions are the file system's.
-//! - The parts of a mount can live in different processes, and die: [`Connection`] is the kernel's
+//! - The parts of a mount can be in different processes, and end separately: [`Connection`] is the kernel's
 //!   end, [`Visible`] the mount at its place, and [`Serving`] the threads that answer, which
-//!   another process can take over under users who only wait.
-//! - [`Serving::prewarm`] brings back what recorded boots touched: it looks names up through the
-//!   mount, so that the kernel remembers them, and pushes blocks into the kernel's page cache.
-//!   What was pushed costs no request.
+//!   another process can replace while users only wait.
+//! - [`Serving::prewarm`] restores what recorded boots used: it looks names up through the
+//!   mount, so that the kernel caches them, and pushes blocks into the kernel's page cache.
+//!   Pushed blocks cost no request.
 //!
-//! A boot that finds everything in the kernel runs at the speed of a warm page cache; what it
-//! does not find is answered from the boot image, and the rest by the source.
+//! A boot that finds everything in the kernel runs at the speed of a warm page cache; other reads
+//! are answered from the boot image, and the rest from the source.
 //!
 //! ```
 //! use std::sync::Arc;

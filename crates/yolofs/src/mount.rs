@@ -1,10 +1,10 @@
 //! A file system in the kernel, from the first request to the last, all in one process.
 //!
-//! Two mounts of it exist. The *visible* one lies at the target, for everybody. The *private* one
-//! is a detached copy that no path leads to: the prewarm walks through it and holds its pins in
+//! Two mounts of it exist. The *visible* one is at the target, for all users. The *private* one
+//! is a detached copy that no path leads to: the prewarm walks through it and holds its descriptors in
 //! it, so that neither ever makes an `umount` of the visible one fail. When the visible mount is
-//! gone, whoever removed it, a watcher drops the private one; the session ends when the last user
-//! is gone too, such as an overlay that has the mount below it.
+//! gone, for whatever reason, a watcher drops the private one; the session ends when the last user
+//! is gone too, such as an overlay with the mount as a lower layer.
 
 mod error;
 mod watch;
@@ -34,14 +34,14 @@ pub struct MountOptions {
     pub source: String,
     /// How many threads serve requests. Two are enough: more gained nothing in measurements.
     pub threads: NonZeroUsize,
-    /// How far the kernel reads ahead. A file system that records reads nothing ahead, whatever
-    /// is said here.
+    /// How far the kernel reads ahead. Ignored by a file system that records: that reads nothing
+    /// ahead.
     pub readahead: Readahead,
     /// Whether set-user-id bits and devices count.
     pub privileges: Privileges,
     /// Where the mount goes if something is mounted at the target already.
     pub layering: Layering,
-    /// Who puts it there, and takes it away.
+    /// Mounts and unmounts it.
     pub mounter: Arc<dyn Mounter>,
 }
 
@@ -128,14 +128,14 @@ impl Mount {
         self.visible.target()
     }
 
-    /// Returns what was asked and answered so far.
+    /// Returns the counters of requests and responses.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.serving.counters()
     }
 
     /// Returns the root of the private mount, open as a path, or `None` when the visible mount is
-    /// gone. Whoever keeps it keeps the session alive.
+    /// gone. Holding it keeps the session alive.
     #[must_use]
     pub fn dir_fd(&self) -> Option<Arc<OwnedFd>> {
         self.serving.dir_fd()
@@ -161,19 +161,19 @@ impl Mount {
         end.unwrap_or(End::SessionOver)
     }
 
-    /// Returns why the mount is over, or `None` if it is not by the time `patience` has passed.
+    /// Returns why the mount is over, or `None` if it is not within `patience`.
     #[must_use]
     pub fn wait_for(&self, patience: Duration) -> Option<End> {
         let deadline = Instant::now() + patience;
         self.state().wait_for(Some(deadline), Inner::end)
     }
 
-    /// Unmounts the visible mount, and lets go of the private one and of everything in it.
+    /// Unmounts the visible mount, and releases the private one and everything in it.
     ///
     /// Users that remain, after [`Busy::Lazy`] or below an overlay, are still served.
     ///
     /// # Errors
-    /// If the mount is in use until `patience` has passed, or another mount lies on top of it.
+    /// If the mount is in use until `patience` has passed, or another mount covers it.
     pub fn unmount(&self, busy: Busy, patience: Duration) -> Result<(), MountError> {
         let deadline = Instant::now() + patience;
         while self.visible() {
@@ -196,8 +196,8 @@ impl Mount {
         Ok(())
     }
 
-    /// Waits until the last user is gone and every thread that serves has ended. Returns whether
-    /// that came true before `patience` had passed.
+    /// Waits until the last user is gone and every serving thread has ended. Returns whether
+    /// that was within `patience`.
     #[must_use]
     pub fn wait_for_users(&self, patience: Duration) -> bool {
         self.serving.wait_for_users(patience)

@@ -1,6 +1,6 @@
-//! Messages to the kernel that answer no request.
+//! Notifications to the kernel, which are not responses.
 //!
-//! fuser can send them too, but it takes "no such inode" for success; whoever pushes pages must
+//! fuser can send them too, but it ignores "no such inode"; a push must
 //! know. A message is a header, a structure and data, written at once (`linux/fuse.h`).
 
 #![expect(
@@ -30,7 +30,7 @@ const HEADER_LEN: usize = 16;
 /// Whether the kernel knew the file that a message was about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InodeInKernel {
-    /// It did what it was told.
+    /// It did what was requested.
     Known,
     /// It has no such inode, so there was nothing to do.
     Unknown,
@@ -58,7 +58,7 @@ impl Notifier {
     /// Puts bytes into the page cache of a file.
     ///
     /// A page becomes valid only if it is stored as a whole, or up to the end of the file; bytes
-    /// past the end would make the kernel believe that the file is longer. Must not be called
+    /// past the end would make the kernel assume that the file is longer. Must not be called
     /// from a thread that serves requests: the kernel waits here for pages that are being read,
     /// and their reads wait for that thread.
     pub(crate) fn store(
@@ -83,8 +83,8 @@ impl Notifier {
         self.send(INVAL_INODE, &body, &[])
     }
 
-    /// Has the kernel send again every request that was read from the device and not answered.
-    /// Linux before 6.9 does not know how.
+    /// Makes the kernel send again every request that was read from the device and not answered.
+    /// Linux before 6.9 does not support it.
     pub(crate) fn resend(&self) -> io::Result<()> {
         self.send(RESEND, &[], &[]).map(drop)
     }

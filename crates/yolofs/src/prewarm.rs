@@ -1,4 +1,4 @@
-//! Bringing a mount to where recorded boots left it: names first, then content.
+//! Restores the state of recorded boots in a mount: names first, then content.
 //!
 //! The kernel caches a page only below an inode that it knows, and knows an inode only as long as
 //! a name or a descriptor leads to it. So the prewarm looks every recorded name up through the
@@ -19,7 +19,7 @@ use crate::mount::Mount;
 use crate::serving::Serving;
 use crate::walk::{Held, Walker};
 
-/// Whether what was pushed is kept in memory.
+/// Whether pushed pages are kept in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lock {
     /// The kernel may drop it when memory runs short.
@@ -42,10 +42,10 @@ pub struct Progress {
     pub bytes_total: u64,
 }
 
-/// How to prewarm.
+/// Options of a prewarm.
 #[derive(Clone, Copy, Default)]
 pub struct PrewarmOptions<'a> {
-    /// Whether what was pushed is kept in memory.
+    /// Whether pushed pages are kept in memory.
     pub lock: Lock,
     /// Set it, and the prewarm ends soon.
     pub cancel: Option<&'a AtomicBool>,
@@ -55,8 +55,8 @@ pub struct PrewarmOptions<'a> {
     pub deadline: Option<Instant>,
     /// Hold no more files than this by descriptors. The limit of the process holds in any case.
     pub max_pins: Option<u64>,
-    /// Hold one in so many blocks back: how many of these a boot asks for tells how much of what
-    /// was pushed was needed ([`Counters::sampled_asked`](crate::Counters)).
+    /// Holds one in so many blocks back: how many of these a boot requests shows how much of the
+    /// pushed data was needed ([`Counters::sampled_asked`](crate::Counters)).
     pub hold_back: Option<NonZeroU32>,
     /// Is called now and then, on the thread that prewarms.
     pub progress: Option<&'a dyn Fn(Progress)>,
@@ -75,7 +75,7 @@ impl std::fmt::Debug for PrewarmOptions<'_> {
     }
 }
 
-/// What a prewarm did.
+/// The result of a prewarm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrewarmReport {
     /// Names, listings and links that were replayed.
@@ -105,7 +105,7 @@ pub struct PrewarmReport {
     pub walk_time: Duration,
     /// Time it took to push content, after that.
     pub push_time: Duration,
-    /// Whether it was told to end before its time, or ran out of time.
+    /// Whether it was cancelled, or ran out of time.
     pub cancelled: bool,
 }
 
@@ -116,10 +116,10 @@ pub enum PrewarmError {
     /// The visible mount is gone.
     #[error("the mount is gone")]
     Unmounted,
-    /// The kernel takes nothing from us any more.
+    /// The kernel accepts no notifications any more.
     #[error("cannot push pages into the kernel")]
     Push(#[source] std::io::Error),
-    /// The mount does not answer.
+    /// The mount does not respond.
     #[error("cannot walk through the mount")]
     Walk(#[source] std::io::Error),
     /// The cache panicked.
@@ -159,10 +159,10 @@ impl Mount {
 }
 
 impl Serving {
-    /// Brings the mount to where the boots that `plan` was made of left it, with blocks from
-    /// `cache`. What has not been brought when it ends early is answered on demand.
+    /// Restores the state of the boots that `plan` was made of, with blocks from
+    /// `cache`. If it ends early, the rest is served on demand.
     ///
-    /// May be called again: it then brings back what the kernel dropped in the meantime. Two
+    /// May be called again: it then restores pages that the kernel evicted in the meantime. Two
     /// calls at a time wait for each other.
     ///
     /// Must not be called from a thread that serves requests of this mount.

@@ -1,10 +1,10 @@
-//! Answering the kernel: the threads that serve a file system, whoever made its mount.
+//! The threads that serve a file system, whatever process made its mount.
 //!
-//! A server may die at any moment. Whoever holds the device gives it to the next one, which
-//! agrees to what the kernel was told first, takes what the dead one had read and not answered
-//! (the kernel sends it again when asked), and goes on. No state hangs on open files, files
-//! keep their numbers if the names are the same, and which files changed is in a
-//! [ledger](crate::Ledger): nobody notices but by waiting.
+//! A server may die at any moment. The holder of the device passes it to the next one, which
+//! agrees to the first handshake, takes over the requests that the dead one had read and not answered
+//! (the kernel sends them again on request), and continues. Open files have no state, files
+//! keep their numbers if the names are the same, and the files that changed are in a
+//! [ledger](crate::Ledger): users only notice a delay.
 
 mod again;
 mod invalidate;
@@ -33,7 +33,7 @@ use session::{Agreed, ServedBefore, Session};
 /// How long a thread that drops a [`Serving`] waits for its users before it leaves them alone.
 pub(crate) const DROP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Is told when a session is over, on a thread of its own.
+/// A callback for the end of a session, on a thread of its own.
 #[derive(Clone)]
 pub struct Ended(Arc<dyn Fn(&End) + Send + Sync>);
 
@@ -61,12 +61,12 @@ pub struct ServeOptions {
     /// How many threads serve requests. Two are enough: more gained nothing in measurements.
     pub threads: NonZeroUsize,
     /// How far the kernel reads ahead; see [`Visible::set_readahead`](crate::Visible::set_readahead),
-    /// which has to follow. A file system that records reads nothing ahead, whatever is said here.
+    /// which has to follow. Ignored by a file system that records: that reads nothing ahead.
     pub readahead: Readahead,
     /// Is notified of the end.
     pub ended: Option<Ended>,
-    /// Who knows whether the servers before this one are gone. Without it they are taken to be: what
-    /// one that was killed still pushes into a file that has changed may stay then.
+    /// Detects whether the servers before this one are gone. Without it they are assumed to be: pages that
+    /// a killed one still pushes into a changed file may stay then.
     pub predecessors: Option<Predecessors>,
 }
 
@@ -84,17 +84,17 @@ impl Default for ServeOptions {
 /// Why a mount is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The visible mount is gone: somebody unmounted it. Users that remain, such as an overlay,
+    /// The visible mount is gone: it was unmounted. Remaining users, such as an overlay,
     /// are still served.
     Unmounted,
-    /// The session is over: no users remain, or somebody aborted the connection.
+    /// The session is over: no users remain, or the connection was aborted.
     SessionOver,
-    /// The session failed with this message; the mount answers nothing any more.
+    /// The session failed with this message; the mount does not respond any more.
     Failed(String),
 }
 
 /// The threads that answer the kernel's requests. They end when the last user of the file system
-/// is gone, which is not before this, and everybody else, has let go of the private mount.
+/// is gone, which is not before all holders of the private mount have released it.
 #[derive(Debug)]
 pub struct Serving {
     fs: Arc<FileSystem>,
@@ -111,13 +111,13 @@ impl Serving {
     /// Serves a file system on a connection, whether it was served before or not.
     ///
     /// The names must be those that earlier servers had, with the same numbers, and a file system
-    /// that is to outlive its server passes no files through: what the kernel knows of those dies
-    /// with the server. `private` is the
-    /// root of a mount that no path leads to: the prewarm walks through it. What the kernel was
-    /// told is in [`Serving::hello`]; whoever starts the next server must have it.
+    /// that is to outlive its server passes no files through: the kernel's ids of those end
+    /// with the server. `private` is the root of a mount that no path leads to: the prewarm walks
+    /// through it. The handshake is in [`Serving::hello`]; the starter of the next server must have
+    /// it.
     ///
     /// # Errors
-    /// If an earlier server told the kernel something else, or the kernel does not listen.
+    /// If an earlier server gave another response to the handshake, or the kernel does not respond.
     pub fn start(
         fs: Arc<FileSystem>,
         connection: &Connection,
@@ -175,27 +175,27 @@ impl Serving {
         &self.hello
     }
 
-    /// Returns what was asked of this server, and answered.
+    /// Returns the counters of this server.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.fs.counters()
     }
 
-    /// Returns the root of the private mount, open as a path, or `None` when it was let go.
-    /// Whoever keeps it keeps the session alive.
+    /// Returns the root of the private mount, open as a path, or `None` when it was released.
+    /// Holding it keeps the session alive.
     #[must_use]
     pub fn dir_fd(&self) -> Option<Arc<OwnedFd>> {
         self.state.private()
     }
 
-    /// Returns whether nobody has said yet that the visible mount is gone.
+    /// Returns whether the visible mount was not reported gone yet.
     #[must_use]
     pub fn visible(&self) -> bool {
         self.state.visible()
     }
 
-    /// Notes that the visible mount is gone: lets go of the private one and of everything in it.
-    /// Waits for a running prewarm to notice. Those who still use the file system are served.
+    /// Notes that the visible mount is gone: releases the private one and everything in it.
+    /// Waits for a running prewarm to notice. Remaining users are served.
     pub fn let_go(&self) {
         self.state.let_go(self.state.mark_gone());
     }
@@ -211,8 +211,8 @@ impl Serving {
         self.state.look(Inner::end)
     }
 
-    /// Waits until the last user is gone and every thread that serves has ended. Returns whether
-    /// that came true before `patience` had passed.
+    /// Waits until the last user is gone and every serving thread has ended. Returns whether
+    /// that was within `patience`.
     #[must_use]
     pub fn wait_for_users(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
@@ -220,7 +220,7 @@ impl Serving {
         ended.is_some()
     }
 
-    /// Whether there was a server before, whose pages the kernel may still have.
+    /// Returns whether there was a server before, whose pages the kernel may still have.
     pub(crate) fn took_over(&self) -> bool {
         self.served_before == ServedBefore::Yes
     }

@@ -24,7 +24,7 @@ use crate::mount::MountError;
 
 pub use mounter::{Itself, Mounter};
 
-/// How often an unmount of a mount in use is tried again: the kernel tells nobody when a mount is
+/// How often an unmount of a mount in use is tried again: the kernel sends no event when a mount is
 /// no longer in use.
 pub(crate) const BUSY_RETRY: Duration = Duration::from_millis(20);
 
@@ -185,7 +185,7 @@ impl Visible {
         }
     }
 
-    /// Tries once to unmount. Nobody's mount but this one is taken away.
+    /// Tries once to unmount. No other mount is removed.
     #[must_use]
     pub fn try_unmount(&self, busy: Busy) -> Tried {
         let flags = match busy {

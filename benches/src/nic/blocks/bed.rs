@@ -257,6 +257,7 @@ fn connect(address: Address, tls: Option<TlsClient>) -> anyhow::Result<Client> {
     };
     let config = ClientConfig {
         address,
+        others: Vec::new(),
         name: NAME.as_bytes().to_vec(),
         key: None,
         tls,

@@ -1,4 +1,4 @@
-//! The first part of a connection: what the client wants, and what it is told of the device.
+//! The first part of a connection: the client's options, and the description of the device.
 
 use std::io;
 use std::time::Instant;
@@ -17,23 +17,23 @@ const OPTION_MAX_BYTES: u32 = 64 << 10;
 /// No client needs more options than there are kinds of them, twice.
 const OPTIONS_MAX: usize = 64;
 
-/// What was agreed on.
+/// The result of the negotiation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Session {
     /// Replies to reads and questions have a structure.
     pub(super) structured: bool,
-    /// The client may ask which parts are holes.
+    /// Whether the client may request the holes.
     pub(super) allocation: bool,
 }
 
-/// How a handshake goes on after an option.
+/// How a handshake continues after an option.
 enum Next {
     Option,
     Transmission,
     End,
 }
 
-/// Talks with a client until it wants to read and write, or leaves (`None`).
+/// Negotiates with a client until it begins transmission, or leaves (`None`).
 pub(super) fn shake_hands(
     incoming: &mut Incoming,
     outgoing: &Outgoing,
@@ -86,7 +86,7 @@ struct Handshake<'a> {
     outgoing: &'a Outgoing,
     device: &'a dyn BlockDevice,
     name: &'a str,
-    /// Whether the answer to the oldest option ends with zeros.
+    /// Whether the response to the oldest option ends with zeros.
     pad: bool,
     session: Session,
 }
@@ -177,7 +177,7 @@ impl Handshake<'_> {
         self.reply(option, wire::REP_ACK, &[])
     }
 
-    /// Returns whether a name is the device's; the empty one stands for it, too.
+    /// Returns whether a name is the device's; the empty name selects it, too.
     fn serves(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
@@ -207,7 +207,7 @@ impl Handshake<'_> {
     }
 }
 
-/// Decodes which export a client wants, and whether it asks for its name.
+/// Decodes which export a client requests, and whether it asks for its name.
 fn wanted(data: &[u8]) -> Option<(&[u8], bool)> {
     let mut fields = Fields(data);
     let name = fields.text().filter(|name| name.len() <= NAME_MAX_BYTES)?;

@@ -15,7 +15,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 pub(super) enum Wait {
     /// All of them by this time.
     Until(Instant),
-    /// The first whenever the client likes, and the others so long after it.
+    /// The first part at any time, and the others within this time.
     Begun(Duration),
 }
 

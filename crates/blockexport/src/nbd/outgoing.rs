@@ -1,4 +1,4 @@
-//! What is sent to a client, by whichever thread has it.
+//! Sending to a client, from any thread.
 
 use std::io::{self, IoSlice, Write};
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// A client that takes nothing for as long as `patience` is given up.
+    /// A client that receives nothing for `patience` is disconnected.
     pub(super) fn new(stream: UnixStream, patience: Duration) -> io::Result<Self> {
         stream.set_write_timeout(Some(patience))?;
         Ok(Self {

@@ -44,7 +44,7 @@ struct Job<'a> {
 enum Answer {
     Done,
     Data(Vec<u8>),
-    /// What lies where, encoded.
+    /// The allocation status, encoded.
     Status(Vec<u8>),
 }
 

@@ -41,7 +41,7 @@ pub(super) const INFO_EXPORT: u16 = 0;
 pub(super) const INFO_NAME: u16 = 1;
 pub(super) const INFO_BLOCK_SIZE: u16 = 3;
 
-/// What an export can, as told to clients.
+/// The flags of an export, for clients.
 pub(super) const FLAG_HAS_FLAGS: u16 = 1;
 pub(super) const FLAG_READ_ONLY: u16 = 1 << 1;
 pub(super) const FLAG_FLUSH: u16 = 1 << 2;
@@ -112,7 +112,7 @@ pub(super) struct Request {
 pub(super) const REQUEST_BYTES: usize = 28;
 
 impl Request {
-    /// Decodes a request; `None` if these bytes are none.
+    /// Decodes a request; `None` if the bytes are invalid.
     pub(super) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         if fields.u32()? != REQUEST_MAGIC {
@@ -131,7 +131,7 @@ impl Request {
 /// The head of an option: which, and how many bytes follow.
 pub(super) const OPTION_BYTES: usize = 16;
 
-/// Decodes the head of an option; `None` if these bytes are none.
+/// Decodes the head of an option; `None` if the bytes are invalid.
 pub(super) fn option(bytes: &[u8; OPTION_BYTES]) -> Option<(u32, u32)> {
     let mut fields = Fields(bytes);
     let magic: [u8; 8] = fields.array()?;
@@ -166,7 +166,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// Takes a text with its length in 4 bytes before it.
+    /// Takes a text that follows its length of 4 bytes.
     pub(super) fn text(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.u32()?).ok()?;
         let (text, rest) = self.0.split_at_checked(len)?;
@@ -182,7 +182,7 @@ pub(super) fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     [&OPTION_REPLY_MAGIC.to_be_bytes(), head.as_flattened(), data].concat()
 }
 
-/// Encodes what `OPT_LIST` tells of one export.
+/// Encodes the description of one export for `OPT_LIST`.
 pub(super) fn listed(name: &str) -> Vec<u8> {
     let len = u32::try_from(name.len()).unwrap_or(u32::MAX);
     [&len.to_be_bytes(), name.as_bytes()].concat()
@@ -231,7 +231,7 @@ pub(super) fn data_chunk(cookie: [u8; 8], offset: u64, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a structured reply that says that a request failed.
+/// Encodes a structured reply with an error.
 pub(super) fn error_chunk(cookie: [u8; 8], errno: Errno) -> Vec<u8> {
     let mut bytes = chunk(cookie, CHUNK_ERROR, 6);
     bytes.extend((errno as u32).to_be_bytes());
@@ -239,7 +239,7 @@ pub(super) fn error_chunk(cookie: [u8; 8], errno: Errno) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a structured reply that says what lies where.
+/// Encodes a structured reply with the allocation status.
 pub(super) fn status_chunk(cookie: [u8; 8], extents: &[DeviceExtent]) -> Vec<u8> {
     const HOLE: u32 = 1;
     const ZERO: u32 = 2;

@@ -1,4 +1,4 @@
-//! What a front end tells and asks: features, memory, queues.
+//! Messages of a front end: features, memory, queues.
 
 use std::fs::File;
 use std::io;

@@ -1,9 +1,9 @@
-//! Which requests are in flight, in memory that outlives the server.
+//! The requests in flight, in memory that outlives the server.
 //!
-//! The front end keeps the region and hands it to the next server. It is laid out as the document of
-//! vhost-user says for split rings: for each queue a head of 16 bytes (features, version, number of
+//! The front end keeps the region and passes it to the next server. Its layout is that of the
+//! vhost-user document for split rings: for each queue a head of 16 bytes (features, version, number of
 //! descriptors, head of the last batch, used index) and 16 bytes for each descriptor (in flight or not, 5
-//! bytes of nothing, next of its batch, counter). Batches here are of one request.
+//! unused bytes, next of its batch, counter). Batches here are of one request.
 
 use std::fs::File;
 use std::io;
@@ -38,8 +38,8 @@ const fn bytes_of_queue(queue_size: u16) -> u64 {
     (HEAD_BYTES + ENTRY_BYTES * queue_size as u64).next_multiple_of(ALIGNMENT)
 }
 
-/// Returns whether a file has all of a range: what lies behind its end can be mapped, and kills who
-/// touches it.
+/// Returns whether a file covers a range: a page behind its end can be mapped, and touching it kills the
+/// process.
 pub(super) fn reaches(file: &File, offset: u64, len: u64) -> bool {
     let end = offset.checked_add(len);
     let about = file.metadata();
@@ -48,7 +48,7 @@ pub(super) fn reaches(file: &File, offset: u64, len: u64) -> bool {
 }
 
 impl Region {
-    /// Makes a file for a region, empty, and says what it is for.
+    /// Creates a file for a region, empty, and describes it.
     pub(super) fn create(queues: u16, queue_size: u16) -> io::Result<(VhostUserInflight, File)> {
         let size = bytes_of_queue(queue_size) * u64::from(queues);
         let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
@@ -58,7 +58,7 @@ impl Region {
         Ok((about, file))
     }
 
-    /// Maps a region that the front end has kept; `None` if it does not have the size that it should have.
+    /// Maps a region from the front end; `None` if it has the wrong size.
     pub(super) fn open(about: &VhostUserInflight, file: File) -> Option<Self> {
         let (queues, queue_size) = (about.num_queues, about.queue_size);
         let needed = bytes_of_queue(queue_size) * u64::from(queues);
@@ -104,8 +104,8 @@ pub(super) struct Inflight {
 type Result<T> = std::result::Result<T, GuestMemoryError>;
 
 impl Inflight {
-    /// Begins to use the region, and returns what was in flight when it was last used, oldest first;
-    /// `None` if it never was. `used` is how many requests the guest was told to be done.
+    /// Begins to use the region, and returns the requests in flight when it was last used, oldest first;
+    /// `None` if it never was. `used` is how many requests were reported to the guest as done.
     pub(super) fn resume(&mut self, used: u16) -> Result<Option<Vec<u16>>> {
         if self.load::<u16>(AT_VERSION)? != VERSION {
             self.store(self.size, AT_DESCRIPTORS)?;
@@ -132,19 +132,19 @@ impl Inflight {
         Ok(Some(found.into_iter().map(|(_, head)| head).collect()))
     }
 
-    /// Notes that a request was taken from the ring.
+    /// Records that a request was taken from the ring.
     pub(super) fn begin(&mut self, head: u16) -> Result<()> {
         self.store(self.counter, entry(head) + 8)?;
         self.counter = self.counter.wrapping_add(1);
         self.store(1_u8, entry(head))
     }
 
-    /// Notes that the guest is about to be told that a request is done.
+    /// Records that a request is about to be reported as done.
     pub(super) fn finish(&self, head: u16) -> Result<()> {
         self.store(head, AT_LAST_BATCH)
     }
 
-    /// Notes that the guest was told so, for the `used`th time.
+    /// Records that a request was reported as done, as number `used`.
     pub(super) fn finished(&self, head: u16, used: u16) -> Result<()> {
         self.store(0_u8, entry(head))?;
         self.store(used, AT_USED)

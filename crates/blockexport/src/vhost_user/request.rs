@@ -34,10 +34,10 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Does what a chain of descriptors asks for, writes the answer to the guest's memory, and returns
-    /// how many bytes those are.
+    /// Executes the request of a chain of descriptors, writes the response to the guest's memory, and returns
+    /// its length.
     ///
-    /// `durability` is what the driver expects of writes: without the feature of flushes, that each is
+    /// `durability` is the driver's expectation for writes: without the feature of flushes, each is
     /// durable.
     pub(super) fn answer(
         &self,

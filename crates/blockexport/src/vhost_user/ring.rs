@@ -1,4 +1,4 @@
-//! One queue of a device while it runs: its thread, and what is in flight.
+//! One queue of a device while it runs: its thread, and its requests in flight.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -31,7 +31,7 @@ pub(super) struct Start {
     pub(super) threads: usize,
 }
 
-/// How the guest is told that requests are done; the front end may change it at any time.
+/// How the guest is notified of completed requests; the front end may change it at any time.
 #[derive(Debug, Default)]
 pub(super) struct Call(Mutex<Option<File>>);
 
@@ -72,11 +72,11 @@ struct State {
     memory: Arc<GuestMemoryMmap>,
     queue: Queue,
     inflight: Option<Inflight>,
-    /// What the server before had in flight.
+    /// The requests in flight of the server before.
     again: VecDeque<Chain>,
 }
 
-/// Why a queue cannot be served (any more): the guest's memory or rings are not what they should be.
+/// Why a queue cannot be served (any more): the guest's memory or rings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RingError {
     #[error("the queue is invalid")]
@@ -154,12 +154,12 @@ impl Ring {
         })
     }
 
-    /// Replaces the guest's memory: what is in flight goes on with the old one.
+    /// Replaces the guest's memory: requests in flight keep using the old one.
     pub(super) fn set_memory(&self, memory: &Arc<GuestMemoryMmap>) {
         self.shared.state.lock().memory = Arc::clone(memory);
     }
 
-    /// Ends it when all that was taken is done, and returns where the next one goes on.
+    /// Ends it when all taken requests are done, and returns where the next server continues.
     pub(super) fn stop(mut self) -> u16 {
         self.end();
         self.shared.state.lock().queue.next_avail()

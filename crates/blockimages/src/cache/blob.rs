@@ -43,9 +43,9 @@ pub struct CachedBlob {
     states: Vec<AtomicU32>,
     crcs: Vec<AtomicU32>,
     flights: Flights,
-    /// All of it was fetched twice, and is not what its digest says.
+    /// Whether all of it was fetched twice, and did not match its digest.
     wrong: AtomicBool,
-    /// Readers that wait for the origin: what is fetched in the background waits for them.
+    /// Readers that wait for the origin: background fetches wait for them.
     demand: AtomicUsize,
     me: Weak<Self>,
 }
@@ -166,7 +166,7 @@ impl CachedBlob {
         number(range.start / len)..number(range.end.div_ceil(len))
     }
 
-    /// Forgets what was fetched of a range, because a checksum of the blob says that it is wrong. The
+    /// Drops the cached data of a range, because a checksum of the blob shows that it is wrong. The
     /// next reader fetches it again.
     pub fn distrust(&self, range: &Range<u64>) {
         for chunk in self.chunks_of(range) {
@@ -320,7 +320,7 @@ impl CachedBlob {
         Ok(content)
     }
 
-    /// Fetches a chunk that the caller has taken, and those after it up to `want` that nobody has, as far as
+    /// Fetches a chunk that the caller has taken, and later ones up to `want` that are not taken, as far as
     /// one request goes. Returns the first one's content.
     pub(super) fn fetch(
         &self,
@@ -394,7 +394,7 @@ impl CachedBlob {
         self.cache.stored(Weak::clone(&self.me), chunk);
     }
 
-    /// Compares all of the blob with its digest, if all of it is there; `None` if it is not.
+    /// Compares the whole blob with its digest, if it is complete; `None` if it is not.
     pub(super) fn is_right(&self) -> io::Result<Option<bool>> {
         if !(0..self.chunks()).all(|chunk| self.has(chunk)) {
             return Ok(None);
@@ -409,7 +409,7 @@ impl CachedBlob {
         self.wrong.store(true, Ordering::Release);
     }
 
-    /// Takes a chunk to fetch it; `None` if it is there or on its way.
+    /// Takes a chunk to fetch it; `None` if it is cached or being fetched.
     pub(super) fn take(&self, chunk: u32) -> Option<Seat<'_>> {
         match self.flights.board(chunk) {
             Boarding::Fly(seat) if !self.has(chunk) => Some(seat),

@@ -1,4 +1,4 @@
-//! What is fetched in the background when no plan is: all of a blob.
+//! Background fetches without a plan: the whole blob.
 
 use std::io;
 use std::ops::Range;
@@ -41,7 +41,7 @@ impl Filler {
         })
     }
 
-    /// Waits until it has come to its end, and returns whether all is there and has the blob's digest.
+    /// Waits until it has ended, and returns whether the blob is complete and matches its digest.
     #[must_use]
     pub fn wait(mut self) -> bool {
         let ended = self.thread.take().map(JoinHandle::join);
@@ -68,7 +68,10 @@ fn fetch_all(blob: &CachedBlob, stopped: &AtomicBool) -> bool {
         match blob.is_right() {
             Ok(Some(true)) => return true,
             Ok(Some(false)) if last => {
-                log::error!("the origin's content of {} does not match its digest", blob.digest());
+                log::error!(
+                    "the origin's content of {} does not match its digest",
+                    blob.digest()
+                );
                 blob.condemn();
             }
             Ok(Some(false)) => {

@@ -1,4 +1,4 @@
-//! Chunks that somebody is fetching: everybody else waits for them.
+//! Chunks that are being fetched: all other readers wait for them (singleflight).
 
 use std::collections::HashMap;
 use std::io;
@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// How a flight ended.
+/// The result of a flight.
 #[derive(Clone, Debug)]
 pub(super) enum Landed {
     /// With the chunk's content, as it came.
     Here(Arc<[u8]>),
-    /// With a failure, which everybody is told who waited.
+    /// A failure, which all waiting readers get.
     Failed(io::ErrorKind, Arc<str>),
     /// It was no fetch: look again.
     Again,
@@ -42,16 +42,16 @@ impl Flight {
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<HashMap<u32, Arc<Flight>>>);
 
-/// What a chunk needs.
+/// The next step for a chunk.
 pub(super) enum Boarding<'a> {
-    /// Somebody fetches it.
+    /// It is being fetched: wait.
     Wait(Arc<Flight>),
-    /// The caller does, up to `landing` it: nobody else touches it meanwhile.
+    /// The caller must fetch it, up to `landing` it; it is locked meanwhile.
     Fly(Seat<'a>),
 }
 
 impl Flights {
-    /// Takes a chunk, or joins who has it.
+    /// Takes a chunk, or joins its flight.
     pub(super) fn board(&self, chunk: u32) -> Boarding<'_> {
         let mut flights = self.0.lock();
         if let Some(flight) = flights.get(&chunk) {
@@ -68,7 +68,7 @@ impl Flights {
     }
 }
 
-/// The right to change a chunk. When it is dropped, all who wait for the chunk are told.
+/// The right to change a chunk. When it is dropped, all waiting readers are notified.
 #[derive(Debug)]
 pub(super) struct Seat<'a> {
     flights: &'a Flights,
@@ -78,7 +78,7 @@ pub(super) struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Sets what is told to those who wait.
+    /// Sets the result for waiting readers.
     pub(super) fn landing(&mut self, landed: Landed) {
         self.landed = landed;
     }

@@ -10,7 +10,7 @@ const MAGIC: [u8; 8] = *b"YOLOBC\0\x01";
 const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = 16;
 
-/// Whether a chunk is there, and the checksum of its content.
+/// Whether a chunk is cached, and the checksum of its content.
 pub(super) type Chunks = Vec<Option<u32>>;
 
 /// An open map, to which records are appended.
@@ -53,8 +53,8 @@ fn decode(record: &[u8; RECORD_BYTES]) -> Option<(u32, Option<u32>)> {
 }
 
 impl Map {
-    /// Opens the map of a blob, or makes it, and returns which of its `count` chunks are there. A map that
-    /// is damaged or of another blob says that none is; one that ends in half a record, all before.
+    /// Opens the map of a blob, or creates it, and returns which of its `count` chunks are cached. A map that
+    /// is damaged or of another blob counts as empty; one that ends in half a record is read up to that.
     pub(super) fn open(
         path: &Path,
         chunk_bytes: u32,
@@ -92,7 +92,7 @@ impl Map {
         Ok((Self { file }, chunks))
     }
 
-    /// Notes that a chunk is there, or is gone.
+    /// Records that a chunk is cached, or was removed.
     pub(super) fn note(&self, chunk: u32, crc: Option<u32>) -> io::Result<()> {
         (&self.file).write_all(&record(chunk, crc))
     }

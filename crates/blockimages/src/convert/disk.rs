@@ -22,7 +22,7 @@ const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
 /// A disk that was converted.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ConvertedDisk {
-    /// Its configuration for those who serve the device.
+    /// Its configuration for serving the device.
     pub config: PathBuf,
     /// The digest of its only layer.
     pub digest: blocks::Digest,
@@ -32,11 +32,11 @@ pub struct ConvertedDisk {
     pub device: u64,
 }
 
-/// Converts a raw disk, or a qcow2 by `qemu-img`, into the layout in `dir`, under the name `name`. The watch is
-/// told how much of the device is done.
+/// Converts a raw disk, or a qcow2 by `qemu-img`, into the layout in `dir`, under the name `name`. The watch
+/// receives how much of the device is done.
 ///
 /// # Errors
-/// If the disk cannot be read, if somebody else changes the layout, or if the watch cancels.
+/// If the disk cannot be read, if another process changes the layout, or if the watch cancels.
 pub fn convert_disk(
     disk: &Path,
     dir: &Path,

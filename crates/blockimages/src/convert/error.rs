@@ -26,7 +26,7 @@ pub enum ConvertError {
     /// A request to the registry failed.
     #[error("a request to the registry failed")]
     Registry(#[from] oci::registry::RegistryError),
-    /// A document of the image is not what it should be.
+    /// A document of the image is invalid.
     #[error("a document of the image is invalid")]
     Document(#[from] oci::DocumentError),
     /// The image cannot be opened.
@@ -38,7 +38,7 @@ pub enum ConvertError {
     /// The image breaks a rule.
     #[error("the image cannot be used: {rule}")]
     Rule {
-        /// Which rule.
+        /// The rule.
         rule: &'static str,
     },
     /// The device is too small for the image.
@@ -52,13 +52,13 @@ pub enum ConvertError {
         "{name:?} cannot name an image here: use letters, digits, dots, dashes and underscores"
     )]
     Name {
-        /// Which one.
+        /// Its name.
         name: String,
     },
     /// Another process changes the layout.
     #[error("another process changes the layout {}: wait for it", .0.display())]
     InUse(PathBuf),
-    /// Somebody wanted it to stop.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
     /// There is no such image.

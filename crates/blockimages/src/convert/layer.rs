@@ -68,7 +68,7 @@ pub(super) struct LayerTask<'a> {
 }
 
 impl LayerTask<'_> {
-    /// Writes the blob, and returns what the layers above need to know.
+    /// Writes the blob, and returns the data that the layers above need.
     pub(super) fn write(
         &self,
         layer: &LayerBlob,

@@ -1,5 +1,5 @@
-//! The directory that converted images are kept in: an OCI layout, a configuration for each image, and what
-//! is known of the layers (docs/block-image-format.md).
+//! The directory of converted images: an OCI layout, a configuration for each image, and the records
+//! of the layers (docs/block-image-format.md).
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -31,7 +31,7 @@ const VERSION: &str = "containerd.io/snapshot/overlaybd/version";
 /// Documents are small; an index of thousands of images has some hundred kilobytes.
 const DOCUMENT_MAX: u64 = 64 << 20;
 
-/// What the layers above one need to know of it.
+/// The data of a layer that the layers above need.
 #[derive(Debug)]
 pub(super) struct MadeLayer {
     pub(super) tree: Tree,
@@ -134,7 +134,7 @@ impl Layout {
         self.dir.join("chains").join(name)
     }
 
-    /// Returns what is known of a layer; one whose files are not all there is not known.
+    /// Returns the record of a layer; `None` if one of its files is missing.
     pub(super) fn record(&self, chain: Digest, options: &ConvertOptions) -> Option<ChainRecord> {
         let path = self.record_path(chain, options);
         let written: Written = serde_json::from_slice(&read(&path).ok()?).ok()?;
@@ -154,7 +154,7 @@ impl Layout {
         whole.then_some(ChainRecord { layer, blob })
     }
 
-    /// Keeps what is known of a layer.
+    /// Stores the record of a layer.
     pub(super) fn keep(
         &self,
         chain: Digest,
@@ -303,7 +303,7 @@ impl Drop for Incoming {
     }
 }
 
-/// A directory that is removed when nobody needs it any more.
+/// A directory that is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Scratch(pub(super) PathBuf);
 
@@ -324,7 +324,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// Writes a file that is there as a whole or not at all.
+/// Writes a file atomically.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");

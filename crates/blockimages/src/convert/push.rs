@@ -12,7 +12,7 @@ use super::ConvertError;
 use super::layout::{blob_path, read};
 use crate::error::file;
 
-/// What was pushed.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pushed {
     /// Blobs that the registry did not have.
@@ -21,11 +21,11 @@ pub struct Pushed {
     pub bytes: u64,
 }
 
-/// Pushes an image of the layout in `dir` as `target`: first what the registry lacks of its blobs. The watch is
-/// told how many bytes have gone.
+/// Pushes an image of the layout in `dir` as `target`: first the blobs that the registry lacks. The watch
+/// receives how many bytes were sent.
 ///
 /// # Errors
-/// If a blob cannot be read, if the registry does not take it, or if the watch cancels.
+/// If a blob cannot be read, if the registry refuses it, or if the watch cancels.
 pub fn push(
     dir: &Path,
     manifest: Digest,

@@ -28,7 +28,7 @@ impl RegistryImage {
     /// Finds an image for this machine. Its layers are pulled one by one, when they are converted.
     ///
     /// # Errors
-    /// If the registry does not answer as it should, or there is no such image.
+    /// If the registry's response is not valid, or there is no such image.
     pub fn find(
         reference: &Reference,
         config: &RegistryConfig,
@@ -64,7 +64,7 @@ impl RegistryImage {
         self.digest
     }
 
-    /// Returns where it is.
+    /// Returns its repository.
     #[must_use]
     pub const fn repository(&self) -> &Repository {
         &self.repository

@@ -26,12 +26,12 @@ pub struct PlanShelf {
 pub struct KeptPlan {
     /// Its file.
     pub path: PathBuf,
-    /// What it says.
+    /// Its content.
     pub plan: StartPlan,
 }
 
 impl PlanShelf {
-    /// Takes a directory, which is made when something is kept in it.
+    /// Wraps a directory, which is created when a plan is stored in it.
     #[must_use]
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
@@ -53,11 +53,11 @@ impl PlanShelf {
         Ok(path)
     }
 
-    /// Returns what is known of the start of an image with these layers, the lowest first: of each layer what
-    /// the plan says that has most of the others; of plans with as many, the newest.
+    /// Returns the plan of an image with these layers, the lowest first: for each layer the reads of
+    /// the plan that has most of the others; of plans with as many, the newest.
     ///
     /// # Errors
-    /// If the directory cannot be read. A plan that cannot be used is passed over.
+    /// If the directory cannot be read. An unusable plan is skipped.
     pub fn find(&self, layers: &[Option<Digest>]) -> Result<Option<StartPlan>, ImageError> {
         let shared = |plan: &StartPlan| {
             let known = plan.layers().iter();
@@ -133,7 +133,7 @@ impl PlanShelf {
 /// Reads a plan.
 ///
 /// # Errors
-/// If it cannot be read, or is none.
+/// If it cannot be read, or is not a plan.
 pub fn read_plan(path: &Path) -> Result<StartPlan, ImageError> {
     let opened = File::open(path).map_err(file("opening", path))?;
     let mut bytes = Vec::new();

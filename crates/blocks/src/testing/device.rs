@@ -10,7 +10,7 @@ use crate::{
     Durability, Space,
 };
 
-/// A sparse device in memory that can lose what was not made durable.
+/// A sparse device in memory that can lose data that was not flushed.
 #[derive(Debug)]
 pub struct MemDevice {
     info: DeviceInfo,
@@ -87,7 +87,7 @@ impl MemDevice {
         }
     }
 
-    /// Takes back all that was not made durable, as a crash of the machine does.
+    /// Discards all data that was not flushed, as a crash of the machine does.
     pub fn crash(&self) {
         let mut state = self.state();
         state.live = state.durable.clone();

@@ -15,7 +15,7 @@ pub const PATH_LIMIT: usize = 65_535;
 /// Longest target of a symbolic link, in bytes (Linux's PATH_MAX, less the NUL).
 pub const TARGET_MAX: usize = 4095;
 
-/// What is wrong with the tables of a tree.
+/// The error in the tables of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
@@ -88,7 +88,7 @@ struct AllTaken {
 }
 
 impl Tree {
-    /// Checks the tables, and notes by which entry each file is first named.
+    /// Checks the tables, and records the first entry of each file.
     pub(super) fn check(&mut self) -> Result<(), TreeError> {
         let mut taken = AllTaken {
             entries: Taken::new(self.parts.entries.len()),

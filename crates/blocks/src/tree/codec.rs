@@ -31,10 +31,10 @@ impl Tree {
         encode(self)
     }
 
-    /// Returns the tree that [`encode`](Self::encode) made bytes of.
+    /// Decodes a tree that [`encode`](Self::encode) encoded.
     ///
     /// # Errors
-    /// If they are none. Hostile bytes cost time and memory in proportion to their number.
+    /// If the bytes are invalid. Hostile bytes cost time and memory in proportion to their number.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeTreeError> {
         Ok(Self::new(parse(bytes)?)?)
     }

@@ -3,10 +3,10 @@
 use super::Tree;
 use crate::FileId;
 
-/// What stands for the part of a path that is left out.
+/// The mark that replaces the omitted part of a path.
 const LEFT_OUT: &[u8] = b".../";
 
-/// Tells the paths of files, until its budget is used up: then their last names. See
+/// Returns the paths of files, until its budget is used up: then their last names. See
 /// [`Tree::paths_within`].
 #[derive(Clone, Debug)]
 pub struct Paths<'a> {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, split};
@@ -10,6 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{Command, Connection};
+use super::connections::Connections;
 use super::connector::connect_by;
 use super::{Patience, Shared};
 use crate::identity::{Transcript, nonce, same};
@@ -49,7 +49,7 @@ struct Established {
     stream: Box<dyn Stream>,
     incoming: Seal,
     outgoing: Seal,
-    /// What is still to be sent before anything else.
+    /// Frames to send before all others.
     first: Vec<Frame>,
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn keep(connection: Arc<Connection>, mut commands: UnboundedRec
             Err(lost) => lost,
         };
         connection.end();
-        let address = &connection.shared.config.address;
+        let address = connection.address();
         let why = std::error::Error::source(&lost).map(|why| format!(": {why}"));
         let why = why.unwrap_or_default();
         // Said loudly once; then it is the same news again and again.
@@ -105,10 +105,11 @@ async fn wait(
 }
 
 /// Connects, or has it done.
-async fn reach(shared: &Shared) -> io::Result<Box<dyn Stream>> {
+async fn reach(connection: &Connection) -> io::Result<Box<dyn Stream>> {
+    let shared = &connection.shared;
     match &shared.connector {
-        Some(connector) => connect_by(&**connector).await,
-        None => connect(&shared.config.address, shared.config.tls.as_ref()).await,
+        Some(connector) => connect_by(&**connector, connection.service()).await,
+        None => connect(connection.address(), shared.config.tls.as_ref()).await,
     }
 }
 
@@ -118,7 +119,7 @@ async fn reach(shared: &Shared) -> io::Result<Box<dyn Stream>> {
 async fn meet(connection: &Connection) -> Result<Established, Lost> {
     let shared = &connection.shared;
     let config = &shared.config;
-    let mut stream = reach(shared).await?;
+    let mut stream = reach(connection).await?;
     let mut outgoing = Seal::open(Direction::ToService);
     let mut incoming = Seal::open(Direction::ToClient);
     let client = nonce()?;
@@ -256,7 +257,7 @@ async fn welcomed(
 ) -> Result<(), Lost> {
     match read_frame(stream, incoming).await?.message {
         Message::Welcome { window, .. } => {
-            shared.window.store(u64::from(window), Relaxed);
+            shared.allows(u64::from(window));
             Ok(())
         }
         Message::Error { text, .. } => Err(Lost::Refused(text)),
@@ -320,7 +321,7 @@ async fn ask<W: AsyncWrite + Unpin>(
 }
 
 /// Probes connections that fell silent, and resets them after too long a time.
-pub(super) async fn probe(patience: Patience, connections: [Arc<Connection>; 2]) {
+pub(super) async fn probe(patience: Patience, connections: Connections) {
     loop {
         sleep(patience.probe).await;
         for connection in connections.iter().filter(|connection| connection.is_up()) {

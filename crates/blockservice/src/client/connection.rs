@@ -1,4 +1,4 @@
-//! A connection as seen by its users: requests go in; each gets a response, or learns that none will
+//! A connection as its users see it: each request gets a response, or an error if no response will
 //! come.
 
 mod line;
@@ -15,9 +15,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Shared;
+use super::connections::{Lane, Place};
 use super::registered::{Receiver, RegisteredSource, Reply};
 use crate::wire::{ErrorCode, Frame, Message, Priority};
 use blocks::ContentId;
+use serving::transport::Address;
 use starting::{Progress, Starting};
 
 pub(super) use starting::{StartAnswer, StartRefused, StartRequest};
@@ -30,8 +32,7 @@ const PROMOTES_SINCE: u16 = 3;
 /// A connection to the service, which is re-established when it is lost.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Its number: 0 for demand, 1 for everything else.
-    lane: usize,
+    place: Place,
     pub(super) shared: Arc<Shared>,
     commands: mpsc::UnboundedSender<Command>,
     state: Mutex<ConnectionState>,
@@ -40,7 +41,7 @@ pub(crate) struct Connection {
     up: AtomicBool,
     /// Whether the handshake waits for the challenge in any case.
     waits: AtomicBool,
-    /// Something was asked for, and nothing came for too long.
+    /// Whether a response is overdue, and no other data arrived.
     silent: AtomicBool,
     /// The shortest round trip of handshakes, in microseconds; 0 before the first.
     round_trip_us: AtomicU64,
@@ -64,7 +65,7 @@ struct ConnectionState {
     heard: Option<Instant>,
 }
 
-/// What is to be sent.
+/// A message to send.
 #[derive(Debug)]
 pub(super) enum Command {
     Ask(Message, Vec<u8>, oneshot::Sender<Frame>),
@@ -76,7 +77,7 @@ pub(super) enum Command {
     Cancel(u64, RequestId),
     /// Do not send these chunks of the stream of a request.
     Skip(u64, Vec<u32>),
-    /// Send these chunks of the stream of a request before the rest.
+    /// Send these chunks of the stream of a request first.
     Promote(u64, Vec<u32>),
     /// End the stream of a request.
     CancelStream(u64),
@@ -88,7 +89,7 @@ pub(super) struct Reads {
     pub(super) source: Arc<RegisteredSource>,
     pub(super) request: RequestId,
     pub(super) priority: Priority,
-    /// How long the service may take before it need not bother.
+    /// The service may drop the request after this time.
     pub(super) deadline: Duration,
     pub(super) chunks: Vec<u32>,
 }
@@ -113,12 +114,12 @@ struct OpenRead {
 
 impl Connection {
     pub(super) fn new(
-        lane: usize,
+        place: Place,
         shared: Arc<Shared>,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         let connection = Self {
-            lane,
+            place,
             shared,
             commands,
             state: Mutex::default(),
@@ -134,6 +135,25 @@ impl Connection {
         (Arc::new(connection), received)
     }
 
+    /// Returns where its service listens.
+    pub(super) const fn address(&self) -> &Address {
+        &self.place.address
+    }
+
+    /// Returns the number of its service.
+    pub(super) const fn service(&self) -> usize {
+        self.place.service
+    }
+
+    pub(super) const fn lane(&self) -> Lane {
+        self.place.lane
+    }
+
+    /// Returns its number among all of the client.
+    pub(super) const fn number(&self) -> usize {
+        self.place.number
+    }
+
     pub(super) fn is_up(&self) -> bool {
         self.up.load(Relaxed)
     }
@@ -147,10 +167,13 @@ impl Connection {
         self.silent.load(Relaxed)
     }
 
-    /// Notes that something is owed and nothing came for too long.
+    /// Notes that a response is overdue, and no other data arrived.
     pub(super) fn fell_silent(&self) {
         if self.is_up() && !self.silent.swap(true, Relaxed) {
-            log::warn!("the block service does not respond: requests do not wait for it");
+            let address = self.address();
+            log::warn!(
+                "the block service at {address} does not respond: requests do not wait for it"
+            );
         }
     }
 
@@ -186,8 +209,8 @@ impl Connection {
         self.send(Command::Start);
     }
 
-    /// Requests chunks. What was sent to a connection that is lost meanwhile is not answered: the
-    /// receiver of the source is told of the loss.
+    /// Requests chunks. If the connection is lost, there is no response: the receiver of the source
+    /// is notified of the loss.
     pub(super) fn read(&self, reads: Reads) {
         self.send(Command::Read(reads));
     }
@@ -197,17 +220,17 @@ impl Connection {
         self.send(Command::Cancel(source, request));
     }
 
-    /// Takes chunks out of a stream.
+    /// Removes chunks from a stream.
     pub(super) fn skip(&self, stream: u64, chunks: Vec<u32>) {
         self.send(Command::Skip(stream, chunks));
     }
 
-    /// Has chunks of a stream sent before the rest.
+    /// Requests that chunks of a stream are sent first.
     pub(super) fn promote(&self, stream: u64, chunks: Vec<u32>) {
         self.send(Command::Promote(stream, chunks));
     }
 
-    /// Returns whether the service can be told to send chunks of a stream before the rest.
+    /// Returns whether the service supports sending chunks of a stream first.
     pub(super) fn promotes(&self) -> bool {
         self.state.lock().version >= PROMOTES_SINCE
     }
@@ -233,12 +256,12 @@ impl Connection {
         };
         let mut sources = self.shared.sources.lock().clone();
         // What is being started opens the source on its connection.
-        sources.retain(|source| self.lane == 0 || source.id().is_some());
+        sources.retain(|source| self.place.lane == Lane::Demand || source.id().is_some());
         let opens = sources.into_iter().map(Command::Open);
         self.frames(opens.chain([Command::Start]).collect())
     }
 
-    /// Notes the version that the service chose, after [`begin`](Self::begin) with the newest one.
+    /// Records the version that the service chose, after [`begin`](Self::begin) with the newest one.
     pub(super) fn agreed_on(&self, version: u16) {
         self.state.lock().version = version;
     }
@@ -247,14 +270,14 @@ impl Connection {
     pub(super) fn welcomed(&self) {
         self.silent.store(false, Relaxed);
         self.up.store(true, Relaxed);
-        self.tell_all(|receiver| receiver.link_changed(self.lane));
+        self.tell_all(|receiver| receiver.link_changed(self.number()));
         self.changed.notify_waiters();
     }
 
     /// Stops sending requests: the service shuts down; it still responds.
     fn leave(&self) {
         self.up.store(false, Relaxed);
-        self.tell_all(|receiver| receiver.link_changed(self.lane));
+        self.tell_all(|receiver| receiver.link_changed(self.number()));
     }
 
     /// Ends the connection: all requests are lost.
@@ -263,11 +286,11 @@ impl Connection {
         // Whoever waits sees its sender go; outside of the lock, for they may ask again.
         let lost = std::mem::take(&mut *self.state.lock());
         drop(lost);
-        self.tell_all(|receiver| receiver.link_changed(self.lane));
+        self.tell_all(|receiver| receiver.link_changed(self.number()));
         self.changed.notify_waiters();
     }
 
-    /// Gives up what waits for a connection: none will be made again.
+    /// Fails all requests that wait for a connection: none will be made again.
     pub(super) fn close(&self) {
         self.end();
         let starts = std::mem::take(&mut *self.starts.lock());
@@ -280,12 +303,12 @@ impl Connection {
         receivers.for_each(|receiver| tell(&*receiver));
     }
 
-    /// Delivers a response; returns whether the connection goes on.
+    /// Delivers a response; returns whether the connection is still usable.
     pub(super) fn take(&self, frame: Frame) -> bool {
         self.state.lock().heard = Some(Instant::now());
         if self.silent.swap(false, Relaxed) {
-            log::info!("the block service responds again");
-            self.tell_all(|receiver| receiver.progressed(self.lane));
+            log::info!("the block service at {} responds again", self.address());
+            self.tell_all(|receiver| receiver.progressed(self.number()));
         }
         match frame.message {
             Message::Chunk {
@@ -337,7 +360,7 @@ impl Connection {
         }
         drop(state);
         if let (Some(chunk), Some(receiver)) = (chunk, source.receiver()) {
-            receiver.came(self.lane, Via::Request(id), chunk, reply);
+            receiver.came(self.number(), Via::Request(id), chunk, reply);
         }
     }
 
@@ -352,7 +375,7 @@ impl Connection {
         }
         drop(state);
         match receiver {
-            Some(receiver) => receiver.came(self.lane, Via::Stream(stream), chunk, reply),
+            Some(receiver) => receiver.came(self.number(), Via::Stream(stream), chunk, reply),
             None => self.cancel_stream(request),
         }
     }
@@ -383,7 +406,7 @@ impl Connection {
                 let left = open.chunks.into_iter().flatten();
                 if let Some(receiver) = open.source.receiver() {
                     let via = Via::Request(open.request);
-                    left.for_each(|chunk| receiver.came(self.lane, via, chunk, Reply::Failed));
+                    left.for_each(|chunk| receiver.came(self.number(), via, chunk, Reply::Failed));
                 }
                 true
             }
@@ -391,7 +414,7 @@ impl Connection {
         }
     }
 
-    /// Takes a frame of the answer to a START; returns whether the connection goes on.
+    /// Takes a frame of the answer to a START; returns whether the connection continues.
     fn started(&self, mut starting: Starting, frame: Frame) -> bool {
         let number = frame.request;
         let progress = starting.take(frame);
@@ -457,7 +480,7 @@ impl Connection {
             self.send(Command::Read(reads));
         }
         if let (false, Some(receiver)) = (is_open, source.receiver()) {
-            receiver.refused(self.lane);
+            receiver.refused(self.number());
         }
     }
 }

@@ -9,21 +9,24 @@ use tokio::sync::oneshot;
 
 /// Makes connections to the service in place of the client.
 pub trait Connector: Debug + Send + Sync {
-    /// Begins to make a connection, and answers `request` when it is made or cannot be made. Does not wait
+    /// Begins to make a connection, and completes `request` when it is made or fails. Does not wait
     /// for either.
     fn connect(&self, request: ConnectionRequest);
 }
 
 /// A client that waits for a connection, until its deadline.
 #[derive(Debug)]
-pub struct ConnectionRequest(oneshot::Sender<io::Result<UnixStream>>);
+pub struct ConnectionRequest {
+    service: usize,
+    made: oneshot::Sender<io::Result<UnixStream>>,
+}
 
-/// Where the answer to a [`ConnectionRequest`] arrives.
+/// Receives the result of a [`ConnectionRequest`].
 #[derive(Debug)]
 pub struct PendingConnection(oneshot::Receiver<io::Result<UnixStream>>);
 
 impl PendingConnection {
-    /// Waits for the answer.
+    /// Waits for the result.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -31,7 +34,7 @@ impl PendingConnection {
         self.0.await.map_err(|_dropped| dropped())?
     }
 
-    /// Waits for the answer, outside of a runtime.
+    /// Waits for the result, outside of a runtime.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -46,29 +49,38 @@ fn dropped() -> io::Error {
 }
 
 impl ConnectionRequest {
-    /// Returns a request, and where its answer arrives.
+    /// Returns a request for a connection to the service of this number, and where its answer arrives.
     #[must_use]
-    pub fn new() -> (Self, PendingConnection) {
-        let (request, made) = oneshot::channel();
-        (Self(request), PendingConnection(made))
+    pub fn new(service: usize) -> (Self, PendingConnection) {
+        let (made, answered) = oneshot::channel();
+        (Self { service, made }, PendingConnection(answered))
+    }
+
+    /// Returns the number of the service: 0 for the first one of the client.
+    #[must_use]
+    pub const fn service(&self) -> usize {
+        self.service
     }
 
     /// Whether the client waits no longer.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        self.0.is_closed()
+        self.made.is_closed()
     }
 
-    /// Gives the client its connection, or the reason why there is none.
+    /// Completes the request with the connection, or with the reason for the failure.
     pub fn answer(self, made: io::Result<UnixStream>) {
         // A client that waits no longer does not miss it.
-        let _abandoned = self.0.send(made);
+        let _abandoned = self.made.send(made);
     }
 }
 
 /// Has a connection made. The caller sets the deadline.
-pub(super) async fn connect_by(connector: &dyn Connector) -> io::Result<Box<dyn Stream>> {
-    let (request, pending) = ConnectionRequest::new();
+pub(super) async fn connect_by(
+    connector: &dyn Connector,
+    service: usize,
+) -> io::Result<Box<dyn Stream>> {
+    let (request, pending) = ConnectionRequest::new(service);
     connector.connect(request);
     let made = pending.made().await?;
     made.set_nonblocking(true)?;

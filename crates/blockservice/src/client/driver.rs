@@ -54,10 +54,10 @@ pub(super) struct Keeper {
 }
 
 impl Driver {
-    /// Starts a driver, and the thread that looks after it.
+    /// Starts a driver, and its background thread.
     ///
     /// # Errors
-    /// If they cannot be had.
+    /// If they cannot be started.
     pub(super) fn start() -> io::Result<(Arc<Self>, Keeper)> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -27,9 +27,9 @@ pub struct Filled {
 }
 
 impl NicSource {
-    /// Fetches what the local store lacks, less urgently than any read, until all is there or
-    /// `stop` says so. Waits for a service that is away; what one that is silent, or has too much
-    /// to do, left unanswered is asked for again after all the rest.
+    /// Fetches what the local store lacks, with lower priority than any read, until it is complete or
+    /// `stop` is set. Waits while the service is not reachable; chunks that a silent or busy service did not
+    /// send are requested again after all others.
     #[must_use]
     pub fn fill(&self, stop: &AtomicBool) -> Filled {
         let mut filled = Filled::default();

@@ -1,12 +1,15 @@
-//! The chunks of one source that are on their way: one flight for each, whoever wants it.
+//! The chunks of one source that are being fetched: one flight for each, for all its readers (singleflight).
 //!
 //! The engine of the crate `fetch` decides what is asked for where and when; here its decisions are
-//! carried out on the two connections, what comes is verified, once, and those who wait are told.
+//! carried out on the connections, what comes is verified, once, and those who wait are told.
 
 mod arrived;
 mod beside;
+mod hear;
 mod kept;
+mod lies;
 mod opening;
+mod services;
 mod wait;
 
 use std::collections::HashMap;
@@ -15,19 +18,17 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use fetch::{
-    Action, Arrival, Config, Engine, Lane, Outcome, Peer, Piece, Priority, Server, StreamId,
-    Ticket, Verdict, Via,
-};
+use fetch::{Action, Config, Engine, Peer, Piece, Priority, Server, StreamId, Ticket, Verdict};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::Shared;
-use super::connection::{Connection, Reads};
+use super::connection::Reads;
+use super::connections::{Connections, Lane};
 use super::driver::Driver;
 use super::read_ahead::{Line, Next, ReadAhead};
-use super::registered::{Receiver, RegisteredSource, Reply};
+use super::registered::{Receiver as _, RegisteredSource};
 use crate::wire;
 use beside::Doubts;
 use chunks::index::{Index, ZEROS};
@@ -49,7 +50,7 @@ pub(super) enum Keepable {
     Raw(ChunkId, Chunk, Class),
 }
 
-/// The window of a service that has not told it yet.
+/// The window of a service that has not sent its own yet.
 const WINDOW: u64 = 16 << 20;
 /// Chunks have about so many times the bytes that are sent of them.
 const RAW_TO_SENT: u64 = 2;
@@ -89,7 +90,7 @@ impl std::fmt::Debug for LocalStore {
 pub(super) struct Flights {
     driver: Arc<Driver>,
     shared: Arc<Shared>,
-    connections: [Arc<Connection>; 2],
+    connections: Connections,
     source: Arc<RegisteredSource>,
     index: Arc<Index>,
     /// The times of the engine are counted from here.
@@ -100,7 +101,7 @@ pub(super) struct Flights {
     read_ahead: ReadAhead,
     /// Has chunks that need not be requested.
     local: LocalStore,
-    /// What is held against the service by those who have somebody else to ask.
+    /// Reasons to avoid the service, for readers that have another source.
     doubts: Mutex<Doubts>,
     pub(super) counters: Counters,
 }
@@ -108,28 +109,29 @@ pub(super) struct Flights {
 #[derive(Debug)]
 struct State {
     engine: Engine<u32>,
-    peers: [Peer; 2],
-    up: [bool; 2],
+    /// Of each connection.
+    peers: Vec<Peer>,
+    up: Vec<bool>,
     tickets: HashMap<Ticket, Waiting>,
     kept: Kept,
-    /// The streams that are going on, by the number of their START.
-    streams: HashMap<StreamId, u64>,
+    /// The streams that are going on: the number of their connection, and of their START.
+    streams: HashMap<StreamId, (usize, u64)>,
     /// Until when a plan that was streamed says what is read.
     planned_until: Option<Duration>,
     /// When the timer looks at the clock next.
     wake: Option<Duration>,
-    /// How urgently the chunk that landed last was wanted by those who were told of it.
+    /// The priority of the chunk that arrived last, of those that wait for it.
     wanted: Option<Priority>,
-    /// Who keeps what came in the local store.
+    /// Writes received chunks to the local store.
     keeper: Option<SyncSender<Keepable>>,
 }
 
 impl Flights {
-    /// Returns the flights of a source whose index is known, and has them told what comes.
+    /// Returns the flights of a source whose index is known, and registers them as receiver.
     pub(super) fn new(
         driver: &Arc<Driver>,
         shared: &Arc<Shared>,
-        connections: &[Arc<Connection>; 2],
+        connections: &Connections,
         source: &Arc<RegisteredSource>,
         index: Arc<Index>,
     ) -> Arc<Self> {
@@ -147,7 +149,15 @@ impl Flights {
             wrong_limit: u32::MAX,
             ..Config::default()
         });
-        let peers = [Lane::Demand, Lane::Background].map(|lane| engine.add_peer(Server(0), lane));
+        let peer = |connection: &Arc<super::connection::Connection>| {
+            let lane = match connection.lane() {
+                Lane::Demand => fetch::Lane::Demand,
+                Lane::Background => fetch::Lane::Background,
+            };
+            let server = u16::try_from(connection.service()).unwrap_or(u16::MAX);
+            engine.add_peer(Server(server), lane)
+        };
+        let peers: Vec<_> = connections.iter().map(peer).collect();
         let flights = Arc::new(Self {
             driver: Arc::clone(driver),
             shared: Arc::clone(shared),
@@ -157,8 +167,8 @@ impl Flights {
             epoch: Instant::now(),
             state: Mutex::new(State {
                 engine,
+                up: vec![false; peers.len()],
                 peers,
-                up: [false; 2],
                 tickets: HashMap::new(),
                 kept: Kept::new(),
                 streams: HashMap::new(),
@@ -175,7 +185,8 @@ impl Flights {
         });
         let told: Weak<Self> = Arc::downgrade(&flights);
         source.tell(told.clone());
-        (0..connections.len()).for_each(|lane| flights.link_changed(lane));
+        let numbers = connections.iter().map(|connection| connection.number());
+        numbers.for_each(|number| flights.link_changed(number));
         let _task = driver.spawn(keep_time(told, Arc::clone(&flights.timer)));
         flights
     }
@@ -210,7 +221,7 @@ impl Flights {
         self.state.lock().engine.counts()
     }
 
-    /// Notes that somebody reads chunks, and has those fetched that he probably reads next.
+    /// Notes that chunks are read, and fetches those that will probably be read next.
     pub(super) fn touched(&self, numbers: &[u32]) {
         let Some(line) = self.line() else {
             return;
@@ -241,8 +252,9 @@ impl Flights {
         let connections = self.connections.iter();
         let round_trip = connections.filter_map(|c| c.round_trip()).min()?;
         let state = self.state.lock();
-        let rates = state.peers.map(|peer| state.engine.link(peer).rate);
-        let rate = rates.into_iter().max().unwrap_or(0);
+        let peers = state.peers.iter();
+        let rate = peers.map(|peer| state.engine.link(*peer).rate).max();
+        let rate = rate.unwrap_or(0);
         let is_planned = state.planned_until.is_some_and(|until| self.now() < until);
         (state.streams.is_empty() && !is_planned).then_some(Line { round_trip, rate })
     }
@@ -262,19 +274,26 @@ impl Flights {
         })
     }
 
-    /// Has what comes put into a store.
+    /// Stores received chunks.
     pub(super) fn keep_with(&self, keeper: Option<SyncSender<Keepable>>) {
         self.state.lock().keeper = keeper;
     }
 
-    /// Notes what a stream that has begun will bring, in order. `request` is the number of its START.
-    pub(super) fn promised(&self, stream: StreamId, request: u64, order: &[u32]) {
+    /// Notes what a stream that has begun on a connection will bring, in order. `request` is the number of its
+    /// START.
+    pub(super) fn promised(
+        &self,
+        connection: usize,
+        stream: StreamId,
+        request: u64,
+        order: &[u32],
+    ) {
         self.counters.streams.fetch_add(1, Relaxed);
         let now = self.now();
         let mut state = self.state.lock();
-        let peer = state.peers[1];
-        state.streams.insert(stream, request);
-        if self.connections[1].promotes() {
+        let peer = state.peers[connection];
+        state.streams.insert(stream, (connection, request));
+        if self.connections.get(connection).promotes() {
             state.engine.allow_promotion(peer);
         }
         state.planned_until = Some(now + PLANNED);
@@ -295,7 +314,7 @@ impl Flights {
         Some(Piece { key: number, bytes })
     }
 
-    /// Returns a chunk that nobody has to be asked for: one of zeros.
+    /// Returns a chunk that needs no request: one of zeros.
     fn zeros(&self, number: u32) -> Option<Chunk> {
         let place = self.index.place(number)?;
         let is_zeros = self.index.chunk(number) == Some(ZEROS);
@@ -311,7 +330,7 @@ impl Flights {
                     request,
                     pieces,
                     priority,
-                } => self.connections[peer.index()].read(Reads {
+                } => self.connections.get(peer.index()).read(Reads {
                     source: Arc::clone(&self.source),
                     request,
                     priority: on_the_wire(priority),
@@ -319,19 +338,25 @@ impl Flights {
                     chunks: pieces.iter().map(|piece| piece.key).collect(),
                 }),
                 Action::Skip { peer, stream, keys } => {
-                    if let Some(request) = state.streams.get(&stream) {
-                        self.connections[peer.index()].skip(*request, keys);
+                    if let Some((_, request)) = state.streams.get(&stream) {
+                        self.connections.get(peer.index()).skip(*request, keys);
                     }
                 }
                 Action::Promote { peer, stream, keys } => {
-                    if let Some(request) = state.streams.get(&stream) {
-                        self.connections[peer.index()].promote(*request, keys);
+                    if let Some((_, request)) = state.streams.get(&stream) {
+                        self.connections.get(peer.index()).promote(*request, keys);
                     }
                 }
                 Action::Cancel { peer, request } => {
-                    self.connections[peer.index()].cancel(self.source.number, request);
+                    let connection = self.connections.get(peer.index());
+                    connection.cancel(self.source.number, request);
                 }
-                Action::Stalled { peer } => self.connections[peer.index()].fell_silent(),
+                Action::EndStream { peer, stream } => {
+                    if let Some((_, request)) = state.streams.remove(&stream) {
+                        self.connections.get(peer.index()).cancel_stream(request);
+                    }
+                }
+                Action::Stalled { peer } => self.connections.get(peer.index()).fell_silent(),
                 Action::Done {
                     ticket,
                     key,
@@ -389,8 +414,9 @@ impl Flights {
                 let room = state.kept.add_ahead(now, number, Arc::clone(arrived));
                 if room == Room::Full {
                     // It comes faster than it is read: the rest is asked for when it is needed.
-                    let streams = state.streams.values();
-                    streams.for_each(|request| self.connections[1].cancel_stream(*request));
+                    for (connection, request) in state.streams.values() {
+                        self.connections.get(*connection).cancel_stream(*request);
+                    }
                 }
             }
             // Who fills a store has it, and puts it there.
@@ -410,106 +436,6 @@ impl Flights {
         state.wake = wake;
         let wait = wake.map_or(IDLE, |wake| wake.saturating_sub(now));
         wait.max(TICK)
-    }
-}
-
-impl Receiver for Flights {
-    fn came(&self, lane: usize, via: Via, number: u32, reply: Reply) {
-        let Some(id) = self.index.chunk(number) else {
-            return;
-        };
-        let (mut bytes, mut arrived) = (0, None);
-        let outcome = match reply {
-            // Whoever reads it verifies it: this thread has to take what comes next.
-            Reply::Here(stored) => {
-                bytes = u32::try_from(stored.bytes.len()).unwrap_or(u32::MAX);
-                let class = match via {
-                    Via::Request(_) => Class::Demand,
-                    Via::Stream(_) => Class::Prefetch,
-                };
-                arrived = Some(Arc::new(Arrived::new(id, stored, class)));
-                Outcome::Here
-            }
-            Reply::Absent => Outcome::Absent,
-            Reply::Busy => Outcome::Busy,
-            Reply::Failed => Outcome::Failed,
-        };
-        let now = self.now();
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let peer = state.peers[lane];
-        let arrival = state
-            .engine
-            .on_piece(now, peer, via, number, outcome, bytes);
-        let landed = arrived.as_ref().filter(|_| arrival == Arrival::First);
-        state.wanted = None;
-        self.act(state, now, landed.map(|arrived| (number, arrived)));
-        let Some(arrived) = landed else {
-            return;
-        };
-        self.keep(state, now, number, arrived);
-        let is_planned = state.planned_until.is_some_and(|until| now < until);
-        drop(guard);
-        if !is_planned {
-            let content = |number| self.peek(number);
-            let next = self.read_ahead.came(&self.index, number, &content);
-            self.want_next(&next);
-        }
-    }
-
-    fn stream_ended(&self, stream: StreamId) {
-        let now = self.now();
-        let mut state = self.state.lock();
-        state.streams.remove(&stream);
-        state.engine.on_stream_end(now, stream);
-        self.act(&mut state, now, None);
-    }
-
-    fn link_changed(&self, lane: usize) {
-        let now = self.now();
-        let mut state = self.state.lock();
-        let is_up = self.connections[lane].is_up();
-        if state.up[lane] != is_up {
-            state.up[lane] = is_up;
-            let peer = state.peers[lane];
-            if is_up {
-                let rtt = self.connections[lane].round_trip();
-                state.engine.on_peer_up(now, peer, rtt);
-                let rate = self.connections.iter().map(|c| c.rate()).max();
-                if let Some(rate) = rate.filter(|rate| *rate > 0) {
-                    state
-                        .engine
-                        .on_rate(now, peer, rate.saturating_mul(RAW_TO_SENT));
-                }
-            } else {
-                if lane == 1 {
-                    state.streams.clear();
-                }
-                state.engine.on_peer_lost(now, peer);
-            }
-        }
-        self.act(&mut state, now, None);
-    }
-
-    fn refused(&self, lane: usize) {
-        let now = self.now();
-        let mut state = self.state.lock();
-        // It stays so until the connection is made again.
-        if state.up[lane] {
-            let peer = state.peers[lane];
-            state.engine.on_peer_lost(now, peer);
-        }
-        self.act(&mut state, now, None);
-    }
-
-    fn progressed(&self, lane: usize) {
-        let now = self.now();
-        let mut state = self.state.lock();
-        if state.up[lane] {
-            let peer = state.peers[lane];
-            state.engine.on_progress(now, peer);
-        }
-        self.act(&mut state, now, None);
     }
 }
 

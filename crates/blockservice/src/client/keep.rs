@@ -1,5 +1,5 @@
-//! Puts what came into the local store, on a thread of its own: a reader does not wait for a disk to
-//! keep what he has.
+//! Writes received chunks to the local store, on a separate thread: a reader does not wait for the
+//! disk.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,7 +11,7 @@ use chunks::ChunkStore;
 /// Chunks that wait for the disk, at most: 32 MiB. What does not fit is not kept.
 const QUEUE: usize = 256;
 
-/// A thread that keeps chunks until it is dropped; then it keeps what it was given.
+/// A thread that stores chunks until this is dropped; pending chunks are stored then.
 #[derive(Debug)]
 pub(super) struct StoreThread {
     queue: Option<SyncSender<Keepable>>,
@@ -19,7 +19,7 @@ pub(super) struct StoreThread {
 }
 
 impl StoreThread {
-    /// Starts to keep chunks in `store`; without a thread, none are kept.
+    /// Starts to store chunks in `store`; without a thread, none are stored.
     pub(super) fn start(store: Arc<dyn ChunkStore>) -> Self {
         let (queue, chunks) = sync_channel(QUEUE);
         let work = move || keep(&*store, &chunks);

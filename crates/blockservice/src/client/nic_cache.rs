@@ -15,13 +15,13 @@ use chunks::index::CHUNK_BYTES;
 
 /// Blocks of a local source, from the service.
 ///
-/// A file of the source is taken to be that of the index if it has its path, length and time of
-/// change, to the nanosecond: what rsync goes by, and what a layer's tar says. Whoever writes to
-/// files of a source and puts their times back must not name an index for it.
+/// A file of the source is assumed to equal that of the index if it has its path, length and
+/// modification time, to the nanosecond: the criterion of rsync, and what a layer's tar contains. If
+/// files of a source are written to and their times restored, no index may be named for it.
 #[derive(Debug)]
 pub struct NicCache {
     remote: Remote,
-    /// By file of the source: the version it had, and which it is in the index.
+    /// By file of the source: its version, and its file in the index.
     files: HashMap<FileId, (Version, FileId)>,
 }
 
@@ -49,7 +49,7 @@ impl NicCache {
         self.files.len()
     }
 
-    /// Returns what it asks.
+    /// Returns the remote source.
     #[must_use]
     pub const fn remote(&self) -> &Remote {
         &self.remote
@@ -89,8 +89,8 @@ impl BlockCache for NicCache {
     }
 }
 
-/// Copies the blocks of `range` out of the chunks that it lies in, up to the first that is not
-/// there, and fills the last one up with zeros.
+/// Copies the blocks of `range` out of the chunks that contain it, up to the first missing one, and
+/// fills the last one up with zeros.
 pub(super) fn blocks_of(found: &[Option<Chunk>], range: BlockRange, out: &mut [u8]) -> Lookup {
     // Chunks begin and end with blocks, but for the end of the file.
     let within = range.bytes().start % CHUNK_BYTES;

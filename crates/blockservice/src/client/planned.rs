@@ -1,7 +1,7 @@
 //! The blocks of a source that boots read, fetched from the service.
 //!
-//! Which blocks these are is told by a boot image that another machine made. It is trusted with that
-//! only: the bytes are those of the source's chunks, each of which is verified.
+//! A boot image from another machine names these blocks. It is trusted with that only: the bytes are
+//! those of the source's chunks, each of which is verified.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const AHEAD: usize = 512;
 /// How many are asked for at a time.
 const PART: usize = 128;
 
-/// The blocks of a plan: what of them is asked for is a hit, if the service has it.
+/// The blocks of a plan: reading one is a hit, if the service has it.
 #[derive(Debug)]
 pub struct Planned {
     source: Arc<NicSource>,
@@ -50,8 +50,8 @@ impl Planned {
         }
     }
 
-    /// Returns the same blocks for who goes through all of the plan in its order: what comes next
-    /// is fetched in time, less urgently than what somebody waits for.
+    /// Returns the same blocks for a reader of the whole plan in its order: the next ones are fetched in
+    /// time, with lower priority than demand reads.
     #[must_use]
     pub fn in_order(&self) -> InOrder<'_> {
         let places = self.order.iter().copied().zip(0..).collect();
@@ -101,7 +101,7 @@ impl BlockCache for Planned {
     }
 }
 
-/// [`Planned`], with what comes next on its way. Meant for one thread, and not for long.
+/// [`Planned`], with the next blocks being fetched. For one thread, and for a short time.
 #[derive(Debug)]
 pub struct InOrder<'a> {
     planned: &'a Planned,

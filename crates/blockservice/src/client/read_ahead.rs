@@ -1,8 +1,8 @@
-//! Readahead without a plan: what a reader of a far service probably reads next is requested before
-//! he does.
+//! Readahead without a plan: blocks that a reader of a distant service will probably read next are
+//! requested early.
 //!
-//! Only over a line whose round trip costs more than the bytes that were requested in vain, and not while
-//! a plan's chunks are on their way: these say better what comes next.
+//! Only over a network path whose round trip costs more than the bytes that were requested in vain, and
+//! not while a plan's chunks are being streamed: these predict the reads better.
 
 mod elf;
 mod libraries;
@@ -27,7 +27,7 @@ const RATE_MIN: u64 = 12_500_000;
 /// Bytes that may be requested and not read yet: less than what is kept of such chunks in memory.
 const UNUSED_BYTES: u64 = 96 << 20;
 
-/// What is known of a line.
+/// The measured properties of a network path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     /// The shortest round trip.
@@ -68,7 +68,7 @@ impl Next {
 /// Where the content of chunks is looked up that are in memory.
 pub(super) type Lookup<'a> = dyn Fn(u32) -> Option<Chunk> + 'a;
 
-/// Predicts what is read of one source.
+/// Predicts the reads of one source.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead {
     /// Made when it is first needed: a source on a near line never does.
@@ -112,7 +112,7 @@ impl ReadAhead {
         next
     }
 
-    /// Notes that a chunk came, and returns what its content says is read next.
+    /// Notes that a chunk arrived, and returns the chunks that will be read next according to its content.
     pub(super) fn came(&self, index: &Index, number: u32, content: &Lookup<'_>) -> Next {
         let mut next = Next::default();
         if let Some(state) = self.state.get() {

@@ -1,4 +1,4 @@
-//! A source that was opened by name: what both connections open again when they are made again.
+//! A source that was opened by name: what all connections open again when they are made again.
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock, Weak};
@@ -23,7 +23,7 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// Returns what a service said about a chunk.
+    /// Converts a service's response for a chunk.
     pub(super) fn of(status: Status, codec: u8, raw_len: u32, bytes: Vec<u8>) -> Self {
         match (status, Codec::from_number(codec)) {
             (Status::Here, Some(codec)) => Self::Here(Stored {
@@ -38,22 +38,22 @@ impl Reply {
     }
 }
 
-/// Who is told what comes for one source, and which connections can be used for it.
+/// Receives the chunks of one source, and the state of its connections.
 pub(super) trait Receiver: Debug + Send + Sync {
-    /// A response came on the connection `lane`.
-    fn came(&self, lane: usize, via: Via, chunk: u32, reply: Reply);
+    /// A response came on the connection of this number.
+    fn came(&self, connection: usize, via: Via, chunk: u32, reply: Reply);
 
-    /// A stream is over: what it promised and did not bring does not come.
+    /// A stream is over: promised chunks that have not arrived will not arrive.
     fn stream_ended(&self, stream: StreamId);
 
-    /// The connection `lane` was made or lost.
-    fn link_changed(&self, lane: usize);
+    /// The connection of this number was made or lost.
+    fn link_changed(&self, connection: usize);
 
-    /// The connection `lane` was made, but the source could not be opened on it.
-    fn refused(&self, lane: usize);
+    /// The connection of this number was made, but the source could not be opened on it.
+    fn refused(&self, connection: usize);
 
-    /// Something came on the connection `lane` after a silence.
-    fn progressed(&self, lane: usize);
+    /// Something came on the connection of this number after a silence.
+    fn progressed(&self, connection: usize);
 }
 
 /// A source that was opened by name.
@@ -62,7 +62,7 @@ pub(super) struct RegisteredSource {
     /// Its number among those of the client.
     pub(super) number: u64,
     pub(super) name: Vec<u8>,
-    /// The only index that is taken under this name; unknown until the service has told it.
+    /// The only index that is accepted under this name; unset until the service has sent it.
     id: OnceLock<ContentId>,
     receiver: OnceLock<Weak<dyn Receiver>>,
 }
@@ -82,22 +82,22 @@ impl RegisteredSource {
         self.id.get()
     }
 
-    /// Notes the id of its index; the first one counts.
+    /// Records the id of its index; only the first call has an effect.
     pub(super) fn name_index(&self, id: ContentId) {
         let _first = self.id.set(id);
     }
 
-    /// Returns who is told what comes, unless nobody is any more or yet.
+    /// Returns the receiver, if there is one.
     pub(super) fn receiver(&self) -> Option<Arc<dyn Receiver>> {
         self.receiver.get()?.upgrade()
     }
 
-    /// Sets who is told what comes; the first one counts.
+    /// Sets the receiver; only the first call has an effect.
     pub(super) fn tell(&self, receiver: Weak<dyn Receiver>) {
         let _first = self.receiver.set(receiver);
     }
 
-    /// Returns whether whoever read it is gone.
+    /// Returns whether all its readers are gone.
     pub(super) fn is_over(&self) -> bool {
         self.receiver
             .get()

@@ -27,11 +27,11 @@ pub struct RemoteCounts {
     pub away: u64,
     /// Chunks with wrong content.
     pub lies: u64,
-    /// Chunks whose request was repeated on the other connection.
+    /// Chunks that were requested on the other connection, too.
     pub hedged: u64,
     /// READs that were sent.
     pub requests: u64,
-    /// Streams of the chunks of a plan that were begun.
+    /// Streams of a plan's chunks that were begun.
     pub streams: u64,
     /// Bytes of chunks as they came.
     pub wire_bytes: u64,
@@ -39,7 +39,26 @@ pub struct RemoteCounts {
     pub duplicate_bytes: u64,
 }
 
-/// A source of the service, read over both connections.
+/// What came from one of the services of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceCounts {
+    /// Where it listens.
+    pub address: String,
+    /// Whether reads are asked of it now.
+    pub asked: bool,
+    /// READs that were sent to it.
+    pub requests: u64,
+    /// Chunks that came from it, right or wrong.
+    pub chunks: u64,
+    /// Bytes of these, as they came.
+    pub wire_bytes: u64,
+    /// Chunks of these with wrong content.
+    pub lies: u64,
+    /// How often it fell silent, so that others were asked.
+    pub stalls: u64,
+}
+
+/// A source of the service, read over all connections.
 #[derive(Clone, Debug)]
 pub struct Remote(Arc<Flights>);
 
@@ -73,23 +92,29 @@ impl Remote {
         }
     }
 
+    /// Returns what came from each service.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceCounts> {
+        self.0.services()
+    }
+
     /// Returns whether a read would be requested from the service now.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.0.is_there()
     }
 
-    /// Returns whether it sent so many wrong chunks of late that whoever has somebody else to ask should.
+    /// Returns whether it sent so many wrong chunks recently that readers with another source should avoid it.
     pub(super) fn is_refused(&self) -> bool {
         self.0.is_refused()
     }
 
-    /// Returns how long a read waits for the service that can be answered by somebody else.
+    /// Returns how long a read that another source can serve waits for the service.
     pub(super) fn patience_beside(&self) -> Duration {
         self.0.patience_beside()
     }
 
-    /// Notes that somebody waited for the service since then and got nothing.
+    /// Notes that a reader has waited for the service since then without success.
     pub(super) fn waited_in_vain(&self, since: Instant) {
         self.0.waited_in_vain(since);
     }
@@ -118,8 +143,8 @@ impl Remote {
     }
 
     /// Fetches chunks by their numbers, all at a time, and returns the bytes of each, verified, or
-    /// `None` where the service had it not within `patience`. Ends earlier if the service is not
-    /// there, or is silent.
+    /// `None` where the service did not send it within `patience`. Returns early if the service is not
+    /// reachable, or is silent.
     #[must_use]
     pub fn fetch_these(
         &self,
@@ -135,12 +160,12 @@ impl Remote {
         self.0.fetch(chunks, priority, Instant::now() + patience)
     }
 
-    /// Has chunks fetched before anybody reads them, until what is returned is dropped.
+    /// Fetches chunks before they are read, until the returned value is dropped.
     pub(super) fn ahead(&self, chunks: &[u32]) -> Ahead {
         self.0.ahead(chunks)
     }
 
-    /// Notes that somebody reads chunks, and has those fetched that he probably reads next.
+    /// Notes that chunks are read, and fetches those that will probably be read next.
     pub(super) fn touched(&self, chunks: &[u32]) {
         self.0.touched(chunks);
     }
@@ -155,7 +180,7 @@ impl Remote {
         self.0.recent(number)
     }
 
-    /// Returns a chunk that is in memory, for who replays a plan.
+    /// Returns a chunk that is in memory, for the replay of a plan.
     pub(super) fn peek(&self, number: u32) -> Option<Chunk> {
         self.0.peek(number)
     }
@@ -170,7 +195,7 @@ impl Remote {
         self.0.spare(local);
     }
 
-    /// Has what comes put into a store.
+    /// Stores received chunks.
     pub(super) fn keep_with(&self, keeper: Option<SyncSender<Keepable>>) {
         self.0.keep_with(keeper);
     }

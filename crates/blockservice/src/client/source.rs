@@ -1,8 +1,8 @@
 //! A source without a copy on the local disk: names come from the index, content from the local chunk
 //! store, the service or the origin. Each chunk is verified by its id, so none of these is trusted.
 //!
-//! A thread that [must not wait](prompt::now) gets what is in the memory of this process or in the page
-//! cache, and is told how much of the rest would have to wait.
+//! A thread that [must not wait](prompt::now) gets data that is in the memory of this process or in the page
+//! cache, and the number of bytes for which it would have to wait.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,17 +21,17 @@ use crate::wire::Priority;
 use chunks::index::{CHUNK_BYTES, ChunkLocation, ZEROS};
 use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class};
 
-/// Between two attempts to have a chunk that nobody had.
+/// Between two attempts to fetch a chunk that no source had.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
-/// Where the source came from, for when the service is not there. It may be wrong, or change:
-/// what it says is verified.
+/// The directory that the source was made of, used when the service is not reachable. It may be wrong,
+/// or change: its data is verified.
 pub trait Origin: Send + Sync {
-    /// Reads `len` bytes at `offset` of the file at `path`, fewer at its end. Comes back within a
-    /// bounded time.
+    /// Reads `len` bytes at `offset` of the file at `path`, fewer at its end. Returns within a bounded
+    /// time.
     ///
     /// # Errors
-    /// If they cannot be had.
+    /// If they cannot be read.
     fn read(&self, path: &[u8], offset: u64, len: usize) -> io::Result<Vec<u8>>;
 }
 
@@ -46,7 +46,7 @@ pub struct SourceCounts {
     pub origin: u64,
     /// Chunks of the origin that were something else.
     pub origin_wrong: u64,
-    /// Reads that nobody could answer in time.
+    /// Reads that failed, because no source returned the data in time.
     pub failed: u64,
 }
 
@@ -59,7 +59,7 @@ struct Counters {
     failed: AtomicU64,
 }
 
-/// The source behind a mount that has none on its disk.
+/// The source of a mount without a local copy.
 pub struct NicSource {
     remote: Remote,
     local: OnceLock<Arc<dyn ChunkStore>>,
@@ -79,8 +79,8 @@ impl std::fmt::Debug for NicSource {
 }
 
 impl NicSource {
-    /// Returns the source. A read takes its chunks from `local`, where what came is kept; then
-    /// from the service; then from `origin`; and again, until it fails after `deadline`.
+    /// Returns the source. A read takes its chunks from `local`, where received chunks are stored; then
+    /// from the service; then from `origin`; and retries, until it fails after `deadline`.
     #[must_use]
     pub fn new(
         remote: Remote,
@@ -102,8 +102,8 @@ impl NicSource {
         source
     }
 
-    /// Keeps what comes in `local` from now on, and takes from there what it has. Without effect if
-    /// there is a local store already.
+    /// Stores received chunks in `local` from now on, and reads from there. Without effect if there is a
+    /// local store already.
     pub fn keep_in(&self, local: Arc<dyn ChunkStore>) {
         if self.local.set(Arc::clone(&local)).is_err() {
             return;
@@ -113,7 +113,7 @@ impl NicSource {
         self.remote.keep_with(keeping.queue());
     }
 
-    /// Returns what it asks.
+    /// Returns the remote source.
     #[must_use]
     pub const fn remote(&self) -> &Remote {
         &self.remote
@@ -199,8 +199,8 @@ impl NicSource {
             || id.is_some_and(|id| id == ZEROS || local.is_some_and(|local| local.contains(&id)))
     }
 
-    /// Returns chunks out of memory, of the local store or of the service, if it has them now:
-    /// nothing is tried again, and nobody else is asked.
+    /// Returns chunks from memory, the local store or the service, if available now: without retries, and
+    /// without the origin.
     pub(super) fn at_hand(&self, numbers: &[u32], priority: Priority) -> Vec<Option<Chunk>> {
         let id = |number: u32| self.remote.index().chunk(number);
         let near = |number: &u32| self.near(*number, &id(*number)?, priority);

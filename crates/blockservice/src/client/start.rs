@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use blocks::{ContentId, ReplayPlan};
 use bootimg::decode_plan;
 use fetch::StreamId;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
-use tokio::time::timeout_at;
+use tokio::time::sleep_until;
 
-use super::connection::{Connection, StartAnswer, StartRefused, StartRequest};
+use super::connection::{StartAnswer, StartRefused, StartRequest};
+use super::connections::Connections;
 use super::driver::Driver;
 use super::flights::Flights;
 use super::registered::{Receiver, RegisteredSource};
@@ -19,7 +21,7 @@ use crate::plan_order;
 use crate::wire::Ask;
 use chunks::index::{Index, unpack};
 
-/// What is wanted of a source that is started.
+/// The request to start a source.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     /// The name of the source.
@@ -35,12 +37,14 @@ pub struct Wanted<'a> {
 /// A source that was started.
 #[derive(Debug)]
 pub struct Started {
-    /// The source. The chunks of the plan are on their way, if they were asked for.
+    /// The source. The chunks of the plan are being fetched, if they were requested.
     pub remote: Remote,
-    /// What boots of it read; `None` if the service does not know or does not tell.
+    /// The plan of its boots; `None` if the service has none or does not send it.
     pub plan: Option<ServedPlan>,
-    /// The version of the protocol that the service speaks; since version 2 it knows plans.
+    /// The version of the protocol that the service uses; since version 2 it has plans.
     pub version: u16,
+    /// The number of the source.
+    number: u64,
 }
 
 /// A plan that the service made of what machines recorded.
@@ -69,108 +73,210 @@ impl From<ClientError> for NotStarted {
 type StartResult = Result<Started, NotStarted>;
 
 impl Client {
-    /// Starts a source: the request travels with the handshake of a connection that is being made.
+    /// Starts a source: the request travels with the handshake of a connection that is being made. Another service is
+    /// asked, too, when the first one fails or is late; the first answer counts.
     /// From a service of an earlier release comes the index only.
     ///
     /// # Errors
-    /// If there is no such source, the service has another index than the one that is wanted, or it
-    /// does not answer within `patience`.
+    /// If there is no such source, the service has another index than the one that is wanted, or none
+    /// answers within `patience`.
     pub fn start_source(
         &self,
         wanted: &Wanted<'_>,
         patience: Duration,
     ) -> Result<Started, ClientError> {
         let deadline = Instant::now() + patience;
-        loop {
-            let source = self.register(wanted.name);
-            let (told, heard) = oneshot::channel();
-            let waiter = Arc::new(());
-            self.ask_to_start(&source, wanted, &waiter, told);
-            let heard = async { timeout_at(deadline.into(), heard).await };
-            let answer = self.driver.block_on(heard);
-            let address = || self.shared.config.address.to_string();
-            let failed = match answer {
-                Some(Ok(Ok(Ok(started)))) => return Ok(started),
-                Some(Ok(Ok(Err(NotStarted::Old)))) => {
-                    self.unregister(&source);
-                    return self.open_of_old(wanted, deadline);
+        let (told, mut heard) = unbounded_channel();
+        let mut asked = vec![self.ask_to_start(0, wanted, &told)];
+        let mut failed = None;
+        let result = loop {
+            let next = Some(asked.len()).filter(|next| *next < self.connections.services());
+            let wait = async {
+                tokio::select! {
+                    answer = heard.recv() => answer.map_or(Heard::Late, Heard::Answer),
+                    () = sleep_until(deadline.into()) => Heard::Late,
+                    () = self.is_late(&asked, next) => Heard::IsLate,
                 }
-                Some(Ok(Ok(Err(NotStarted::Failed(error))))) => error,
-                // The connection was lost: asked again on the next one.
-                Some(Ok(Err(_))) if Instant::now() < deadline => {
-                    self.unregister(&source);
-                    continue;
-                }
-                Some(Err(_)) if self.connections[1].is_up() => {
-                    ClientError::Late { address: address() }
-                }
-                Some(_) | None => ClientError::Away { address: address() },
             };
-            self.unregister(&source);
-            return Err(failed);
+            match (self.driver.block_on(wait), next) {
+                (Some(Heard::Answer((_, Some(Ok(started))))), _) => break Ok(started),
+                (Some(Heard::Answer((service, Some(Err(NotStarted::Old))))), _) => {
+                    break self.open_of_old(service, wanted, deadline);
+                }
+                (Some(Heard::Answer((service, Some(Err(NotStarted::Failed(error)))))), next) => {
+                    asked[service].is_over = true;
+                    failed.get_or_insert(error);
+                    match next {
+                        Some(next) => asked.push(self.ask_to_start(next, wanted, &told)),
+                        None if asked.iter().all(|asked| asked.is_over) => break Err(None),
+                        None => {}
+                    }
+                }
+                // The connection was lost: asked again on the next one.
+                (Some(Heard::Answer((service, None))), _) => {
+                    self.unregister(&asked[service].source);
+                    asked[service] = self.ask_to_start(service, wanted, &told);
+                }
+                (Some(Heard::IsLate), Some(next)) => {
+                    asked.push(self.ask_to_start(next, wanted, &told));
+                }
+                (Some(Heard::Late | Heard::IsLate) | None, _) => break Err(None),
+            }
+        };
+        let number = result.as_ref().map_or(u64::MAX, |started| started.number);
+        for asked in asked.iter().filter(|asked| asked.source.number != number) {
+            self.unregister(&asked.source);
+        }
+        result.map_err(|error: Option<ClientError>| {
+            error.or(failed).unwrap_or_else(|| self.nobody_answered())
+        })
+    }
+
+    /// Returns why a source was not started although no service refused.
+    fn nobody_answered(&self) -> ClientError {
+        let connections = self.connections.iter();
+        let up = connections.clone().find(|connection| connection.is_up());
+        match (up, self.connections.get(0).address().to_string()) {
+            (Some(up), _) => ClientError::Late {
+                address: up.address().to_string(),
+            },
+            (None, address) => ClientError::Away { address },
         }
     }
 
+    /// Waits until a service that is connected is to be asked, because those that were asked are silent: a service
+    /// answers before the other connection to it is established.
+    async fn is_late(&self, asked: &[Asked], next: Option<usize>) {
+        let Some(next) = next else {
+            return std::future::pending().await;
+        };
+        let other = self.connections.demand(next);
+        loop {
+            let now = Instant::now();
+            let patience = other.round_trip().unwrap_or_default() * 2;
+            let patience = patience.max(self.shared.config.patience.hedge);
+            let is_new = |asked: &Asked| now.duration_since(asked.at) < patience;
+            let is_heard = |service: usize| {
+                let background = self.connections.background(service);
+                let heard = background.heard().filter(|_| background.is_up());
+                heard.is_some_and(|heard| now.duration_since(heard) < patience)
+            };
+            if other.is_up() && !asked.iter().any(is_new) && !(0..asked.len()).any(is_heard) {
+                return;
+            }
+            other.changed().await;
+        }
+    }
+
+    /// Asks a service to start a source, and has the response reported.
     fn ask_to_start(
         &self,
-        source: &Arc<RegisteredSource>,
+        service: usize,
         wanted: &Wanted<'_>,
-        waiter: &Arc<()>,
-        told: oneshot::Sender<StartResult>,
-    ) {
+        told: &UnboundedSender<Told>,
+    ) -> Asked {
+        let source = self.register(wanted.name);
+        let waiter = Arc::new(());
+        let (answer, answered) = oneshot::channel();
+        let told = told.clone();
+        let _task = self.driver.spawn(async move {
+            // Nobody may wait any more.
+            let _told = told.send((service, answered.await.ok()));
+        });
+        let background = self.connections.background(service);
         let parts = Parts {
             driver: Arc::clone(&self.driver),
             shared: Arc::clone(&self.shared),
             connections: self.connections.clone(),
-            source: Arc::clone(source),
+            connection: background.number(),
+            source: Arc::clone(&source),
             id: wanted.id,
             have: wanted.have.clone(),
         };
-        let begin = move |answer: Result<StartAnswer, StartRefused>| match parts.start(answer) {
-            Ok((started, receiver)) => {
-                // Whoever waited may have left: then nobody takes the chunks.
-                told.send(Ok(started)).ok()?;
-                receiver
-            }
-            Err(error) => {
-                let _told = told.send(Err(error));
-                None
+        let waits = Arc::downgrade(&waiter);
+        let begin = move |came: Result<StartAnswer, StartRefused>| {
+            // Whoever waited may have left, or another service was faster: then nobody takes the chunks.
+            let _waits = waits.upgrade()?;
+            match parts.start(came) {
+                Ok((started, receiver)) => {
+                    answer.send(Ok(started)).ok()?;
+                    receiver
+                }
+                Err(error) => {
+                    let _told = answer.send(Err(error));
+                    None
+                }
             }
         };
         let have = wanted.have.as_ref();
-        self.connections[1].start(StartRequest {
-            source: Arc::clone(source),
+        background.start(StartRequest {
+            source: Arc::clone(&source),
             ask: wanted.ask,
             have: have.map_or(ContentId([0; 32]), |index| index.id()),
             stream: StreamId(self.shared.numbers.fetch_add(1, Relaxed)),
-            waiter: Arc::downgrade(waiter),
+            waiter: Arc::downgrade(&waiter),
             begin: Box::new(begin),
         });
         // The other connection opens it meanwhile, for those who read.
-        self.connections[0].open(source);
+        self.connections.demand(service).open(&source);
+        Asked {
+            source,
+            at: Instant::now(),
+            is_over: false,
+            _waiter: waiter,
+        }
     }
 
     /// Opens a source of a service that knows no START.
-    fn open_of_old(&self, wanted: &Wanted<'_>, deadline: Instant) -> Result<Started, ClientError> {
+    fn open_of_old(
+        &self,
+        service: usize,
+        wanted: &Wanted<'_>,
+        deadline: Instant,
+    ) -> Result<Started, Option<ClientError>> {
         let left = deadline.saturating_duration_since(Instant::now());
-        let _known = self.wait_until_connected(left);
+        let asked = self.connections.demand(service);
+        let _known = self.wait_for(asked, left);
         let have = wanted.have.clone();
-        let remote = self.open(wanted.name, wanted.id, |id| {
-            have.filter(|index| index.id() == *id)
-        })?;
+        let have = |id: &ContentId| have.filter(|index| index.id() == *id);
+        let (remote, number) = self.open_at(asked, wanted.name, wanted.id, have)?;
         Ok(Started {
             remote,
             plan: None,
             version: 1,
+            number,
         })
     }
+}
+
+/// What a service said to a START; nothing if the connection was lost.
+type Told = (usize, Option<StartResult>);
+
+/// What comes while a START is waited for.
+enum Heard {
+    Answer(Told),
+    /// Those that were asked are silent.
+    IsLate,
+    /// The deadline is over.
+    Late,
+}
+
+/// A service that was asked to start a source.
+struct Asked {
+    source: Arc<RegisteredSource>,
+    at: Instant,
+    is_over: bool,
+    /// `None` when no caller waits for the response any more.
+    _waiter: Arc<()>,
 }
 
 /// What a source is made of when its START is answered.
 struct Parts {
     driver: Arc<Driver>,
     shared: Arc<Shared>,
-    connections: [Arc<Connection>; 2],
+    connections: Connections,
+    /// The number of the one that was asked.
+    connection: usize,
     source: Arc<RegisteredSource>,
     id: Option<ContentId>,
     have: Option<Arc<Index>>,
@@ -190,6 +296,11 @@ impl Parts {
         let index = self.index(&answer)?;
         let plan = answer.plan.and_then(|bytes| self.plan(&bytes, &index));
         self.source.name_index(index.id());
+        // It is open where it was asked for, and on the other connection to the same service.
+        let service = self.connections.get(self.connection).service();
+        let others = self.connections.iter();
+        let others = others.filter(|connection| connection.service() != service);
+        others.for_each(|connection| connection.open(&self.source));
         let flights = Flights::new(
             &self.driver,
             &self.shared,
@@ -199,7 +310,12 @@ impl Parts {
         );
         let mut receiver = None;
         if let (Some((stream, request)), Some(plan)) = (answer.stream, &plan) {
-            flights.promised(stream, request, &plan_order(&index, &plan.plan));
+            flights.promised(
+                self.connection,
+                stream,
+                request,
+                &plan_order(&index, &plan.plan),
+            );
             let weak: Weak<Flights> = Arc::downgrade(&flights);
             receiver = Some(weak as Weak<dyn Receiver>);
         }
@@ -208,6 +324,7 @@ impl Parts {
             remote,
             plan,
             version: 2,
+            number: self.source.number,
         };
         Ok((started, receiver))
     }

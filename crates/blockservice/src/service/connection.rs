@@ -104,7 +104,7 @@ pub(super) async fn serve(
     shared.counts.connections.fetch_sub(1, Relaxed);
 }
 
-/// Tells somebody that there is no place for one more, whoever it is.
+/// Refuses a connection because the limit is reached, before authentication.
 pub(super) async fn turn_away(stream: impl Future<Output = io::Result<Connected>>) {
     let tell = async {
         let mut connected = stream.await?;
@@ -127,12 +127,12 @@ fn refuse(shared: &Shared, why: &dyn std::fmt::Display) {
 struct Connection<'a> {
     shared: &'a Arc<Shared>,
     vm: Arc<Vm>,
-    /// What it calls itself.
+    /// Its name.
     name: Vec<u8>,
-    /// What it got.
+    /// Its counters.
     tally: Arc<MachineCounters>,
     may_open: crate::identity::Sources,
-    /// The version of the protocol that both speak.
+    /// The agreed version of the protocol.
     protocol: u16,
     to: Arc<Outgoing>,
     sources: HashMap<u32, Arc<Index>>,
@@ -188,7 +188,7 @@ impl Connection<'_> {
         self.call_off();
     }
 
-    /// Handles what came; returns whether the connection goes on.
+    /// Handles a received frame; returns whether the connection continues.
     async fn take(&mut self, frame: Result<Frame, ReadError>) -> bool {
         let frame = match frame {
             Ok(frame) => frame,

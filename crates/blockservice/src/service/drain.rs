@@ -1,11 +1,11 @@
-//! How fast a client takes what is written to its connection, measured by how long writes take.
+//! The rate at which a client accepts data, measured by the duration of writes.
 
 use std::time::Duration;
 
 /// So many bytes are a measurement: less fits in buffers, and says nothing.
 const SAMPLE: u64 = 512 << 10;
 
-/// The rate of late.
+/// The recent rate.
 #[derive(Debug, Default)]
 pub(super) struct DrainRate {
     bytes: u64,
@@ -13,7 +13,7 @@ pub(super) struct DrainRate {
 }
 
 impl DrainRate {
-    /// Notes bytes whose writing took so long, and returns the rate in bytes per second, once it is known.
+    /// Records a write, and returns the rate in bytes per second, once it is known.
     pub(super) fn wrote(&mut self, bytes: u64, took: Duration) -> Option<u64> {
         self.bytes += bytes;
         self.time += took;

@@ -17,12 +17,12 @@ use serving::transport::Connected;
 /// An authenticated client.
 pub(super) struct Authenticated {
     pub(super) vm: Arc<Vm>,
-    /// What it calls itself.
+    /// Its name.
     pub(super) name: Vec<u8>,
     /// Counts it among the connections of its machine.
     pub(super) seat: ConnectionPermit<Identity>,
     pub(super) sources: Sources,
-    /// The version of the protocol that both speak.
+    /// The agreed version of the protocol.
     pub(super) protocol: u16,
     pub(super) link: Link,
     /// What its frames are sealed with.

@@ -34,9 +34,9 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct HotCache {
     shared: Arc<Shared>,
-    /// None if nothing is kept.
+    /// `None` if nothing is cached.
     offers: Option<SyncSender<(ChunkId, Stored)>>,
-    /// By a part of its hash: a chunk that was asked for once.
+    /// By a part of its hash: a chunk that was requested once.
     seen: Box<[AtomicU64]>,
     answers: Counter,
     thread: Option<JoinHandle<()>>,
@@ -46,7 +46,7 @@ pub(crate) struct HotCache {
 struct Shared {
     most: u64,
     kept: Mutex<Cached>,
-    /// As stored: this takes no work, so that it is kept at once.
+    /// As stored: this takes no work, so that it is cached at once.
     packed: Mutex<Packed>,
     load: Arc<Load>,
 }
@@ -72,7 +72,7 @@ impl HotCache {
     /// Starts a cache of at most `most` bytes, and of none while the load is high.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If no thread can be started.
     pub(crate) fn start(most: u64, load: &Arc<Load>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             most,
@@ -194,7 +194,7 @@ impl Shared {
         self.kept.lock().bytes() + u64::from(bytes) <= self.most
     }
 
-    /// Decompresses and keeps what is offered, until nobody can offer any more.
+    /// Decompresses and keeps what is offered, until no sender is left.
     fn keep(&self, offered: &Receiver<(ChunkId, Stored)>) {
         loop {
             match offered.recv_timeout(LOOK) {

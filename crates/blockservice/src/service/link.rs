@@ -25,7 +25,7 @@ pub(crate) enum Form {
 }
 
 impl Link {
-    /// Judges a link by what it is, and a network by the time of an exchange over it.
+    /// Classifies a link by its kind, and a network by the round trip of an exchange.
     pub(crate) fn of(peer: &PeerAddress, round_trip: Duration, fast: Duration) -> Self {
         match peer {
             PeerAddress::Address(_) if round_trip > fast => Self::Far,
@@ -34,8 +34,8 @@ impl Link {
         }
     }
 
-    /// Returns the form of what is sent next, on a link that was measured to take `rate` bytes a second, where a
-    /// network that takes fewer than `raw_rate` gets chunks as stored.
+    /// Returns the form of the next chunk, on a link whose measured rate is `rate` bytes per second, where a
+    /// network below `raw_rate` gets chunks as stored.
     pub(crate) fn form(self, rate: Option<u64>, raw_rate: u64) -> Form {
         match self {
             Self::Memory => Form::Raw,

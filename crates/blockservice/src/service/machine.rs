@@ -20,10 +20,10 @@ pub(crate) enum Identity {
     Address(IpAddr),
     /// The number that a host gives to a virtual machine.
     Context(u32),
-    /// The user whose process it is, by the kernel's word.
+    /// The user of its process, as reported by the kernel.
     User(u32),
-    /// The name that it says, where the link tells nothing better: at a socket in the file system
-    /// root, and the user that the service runs as, may speak for many machines.
+    /// The name that it sends, where the link identifies no machine: at a socket in the file system
+    /// root, and the user that the service runs as, may connect for many machines.
     Named(Vec<u8>),
 }
 
@@ -32,12 +32,12 @@ pub(crate) enum Identity {
 pub(crate) enum Name {
     /// A key or a certificate shows that it is right.
     Proved,
-    /// It is what the other side says.
+    /// The other side's own claim.
     Believed,
 }
 
 impl Identity {
-    /// Returns who says `name` over a link.
+    /// Returns the machine that sends `name` over a link.
     pub(crate) fn of(name: &[u8], is: Name, link: &PeerAddress) -> Self {
         match (is, link) {
             (Name::Proved, _) => Self::Proved(name.to_vec()),

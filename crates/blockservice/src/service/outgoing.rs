@@ -54,7 +54,7 @@ pub(crate) trait RoomListener: Send + Sync {
 /// How much waits to be written.
 struct Gauge {
     bytes: AtomicU64,
-    /// How many bytes a second the client takes; 0 before that is known.
+    /// The client's rate in bytes per second; 0 before it is known.
     rate: AtomicU64,
     over: AtomicBool,
     wrote: Notify,
@@ -104,13 +104,13 @@ impl Outgoing {
         self.gauge.over.load(SeqCst)
     }
 
-    /// Waits until there is room for an answer that needs no credit.
+    /// Waits until there is room for a response that needs no credit.
     pub(crate) async fn wait_for_room(&self) {
         self.wait_below(ANSWERS).await;
     }
 
-    /// Waits until there is room for a piece of something long, behind which urgent chunks would
-    /// have to wait.
+    /// Waits until there is room for a piece of a long response, so that urgent chunks do not wait behind
+    /// it.
     pub(crate) async fn wait_for_piece(&self) {
         self.wait_below(self.gauge.room()).await;
     }

@@ -38,7 +38,7 @@ pub(crate) struct Packed {
 }
 
 /// Packed indexes by their id, and plans by the ids of index and boot image. `None` is a boot image
-/// that is no use.
+/// that cannot be used.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     packed: Recent<ContentId, Packed>,
@@ -46,7 +46,7 @@ pub(crate) struct Prepared {
     makers: Semaphore,
 }
 
-/// It could not be made: the boot image has just gone, or the work was not done.
+/// It could not be made: the boot image was just removed, or the work was cancelled.
 #[derive(Debug)]
 pub(crate) struct NotMade;
 

@@ -283,7 +283,7 @@ impl ChunkReader {
         send(counts, &mut want, stored);
     }
 
-    /// Sends the next chunk of a stream, and returns whether it goes on.
+    /// Sends the next chunk of a stream, and returns whether the stream continues.
     fn send_next(&self, stream: &Stream) -> bool {
         let Some((number, id)) = stream.take() else {
             stream.end();

@@ -1,4 +1,4 @@
-//! A cache of what is costly to make: the last used of it, and each made once.
+//! A cache of values that are expensive to make: the last used ones, each made once.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 /// The most entries, however small they are.
 const ENTRIES_MAX: usize = 1024;
 
-/// Values by key, the last used first to stay. Who asks for one that is being made waits for it.
+/// Values by key; the least recently used is evicted first. Concurrent requests wait for a value in the making.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     most: u64,
@@ -34,10 +34,10 @@ impl<K: Copy + PartialEq, V> Recent<K, V> {
         }
     }
 
-    /// Returns the value of `key`, which `make` makes unless it is there.
+    /// Returns the value of `key`, and calls `make` if it is missing.
     ///
     /// # Errors
-    /// If it cannot be made; that is not remembered.
+    /// If it cannot be made; failures are not cached.
     pub(crate) async fn get<E>(
         &self,
         key: K,

@@ -31,7 +31,7 @@ struct Class<K, J> {
 #[derive(Debug)]
 struct Queue<J> {
     jobs: VecDeque<(u64, J)>,
-    /// What is left of the quanta that it got.
+    /// The rest of its quanta.
     deficit: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A stream: the chunks of a plan, one after the other, as fast as its client takes them.
+//! A stream: the chunks of a plan, one after the other, as fast as its client accepts them.
 //!
 //! A stream has one job in the schedule, which sends the next chunk and goes back to the end of the
 //! queue. So a stream takes turns with other machines, demand goes before it, and no more of it is in
@@ -21,7 +21,7 @@ use crate::wire::{Frame, Message, Status};
 use chunks::index::{CHUNK_BYTES, Index};
 use chunks::{ChunkId, Stored};
 
-/// Chunks that a stream was told to send before their turn, and whose turn has not come, at most.
+/// The most chunks that a stream was requested to send before their turn, and whose turn has not come.
 const PROMOTED_MAX: usize = 65_536;
 
 /// Counts of streams since the service began.
@@ -91,7 +91,7 @@ impl Drop for Seat {
     }
 }
 
-/// Who gets the chunks, and how.
+/// The receiver of the chunks.
 #[derive(Clone)]
 pub(crate) struct Receiver {
     pub(crate) to: Arc<Outgoing>,
@@ -100,14 +100,14 @@ pub(crate) struct Receiver {
 }
 
 struct State {
-    /// What comes next, in order.
+    /// The next chunks, in order.
     order: VecDeque<u32>,
     /// What of it is still to be sent.
     wanted: HashSet<u32>,
     sent: u32,
     skipped: u32,
     failed: u32,
-    /// None when it is over; its connection keeps it longer.
+    /// `None` when it is over; its connection keeps the stream longer.
     seat: Option<Seat>,
 }
 
@@ -175,7 +175,7 @@ impl Stream {
         }
     }
 
-    /// Takes the next chunk that is to be sent; `None` if there is none, or nobody wants it.
+    /// Takes the next chunk to send; `None` if there is none, or the client is gone.
     pub(crate) fn take(&self) -> Option<(u32, ChunkId)> {
         if self.cancelled.load(Relaxed) || self.client.to.is_over() {
             return None;
@@ -192,7 +192,7 @@ impl Stream {
         Some((number, self.index.chunk(number)?))
     }
 
-    /// Sends a chunk, or says why it does not come.
+    /// Sends a chunk, or the reason why it is missing.
     pub(crate) fn send(&self, chunk: u32, found: Result<Stored, Status>) {
         let mut state = self.state.lock();
         match &found {
@@ -227,7 +227,7 @@ impl Stream {
         self.client.to.send(frame, None);
     }
 
-    /// Tells the client that nothing more comes.
+    /// Notifies the client of the end.
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         state.seat = None;
@@ -240,7 +240,7 @@ impl Stream {
         self.client.to.send(Frame::new(self.request, end), None);
     }
 
-    /// Ends it without a word: its START was refused.
+    /// Ends it without a message: its START was refused.
     pub(crate) fn give_up(&self) {
         self.state.lock().seat = None;
     }
@@ -250,7 +250,7 @@ impl Stream {
         self.state.lock().seat.is_none()
     }
 
-    /// Returns its request.
+    /// Returns the number of its request.
     pub(crate) const fn request(&self) -> u64 {
         self.request
     }
@@ -262,12 +262,12 @@ impl Stream {
         place.map_or(CHUNK_BYTES, |place| u64::from(place.len))
     }
 
-    /// Returns whose turns it takes.
+    /// Returns the machine in whose turns it is sent.
     pub(crate) fn owner(&self) -> &Identity {
         &self.client.vm.identity
     }
 
-    /// Returns who gets the chunks.
+    /// Returns the receiver of the chunks.
     pub(crate) const fn client(&self) -> &Receiver {
         &self.client
     }

@@ -21,7 +21,7 @@ const BLOCK: usize = DATA_MAX;
 /// The minimal rate of an upload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
-    /// So many bytes, or the rest of the upload,
+    /// This many bytes, or the rest of the upload,
     pub(super) bytes: u64,
     /// within this time.
     pub(super) within: Duration,
@@ -111,7 +111,7 @@ impl UploadsState {
 }
 
 impl Uploads {
-    /// Returns none yet, of which all may take `most` bytes of a budget.
+    /// Returns an empty list, whose uploads may take `most` bytes of a budget.
     pub(super) fn new(most: u64, memory: &Arc<Memory>) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -231,7 +231,7 @@ impl Coming {
         Ok(len >= self.total)
     }
 
-    /// Gives it up: it has brought too little. Whoever sends more of it hears why.
+    /// Cancels it, since it was too slow. Later pieces get an error with this reason.
     pub(super) fn was_slow(&mut self) {
         self.due = None;
         let uploads = &self.uploads;

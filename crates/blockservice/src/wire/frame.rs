@@ -9,7 +9,7 @@ use super::message::Kind;
 
 /// The version of frames: all versions of the protocol have the same.
 pub const VERSION: u8 = 1;
-/// The versions of the protocol that this release speaks. HELLO and CHALLENGE agree on one.
+/// The supported versions of the protocol. HELLO and CHALLENGE agree on one.
 pub const PROTOCOLS: RangeInclusive<u16> = 1..=3;
 /// Bytes of a head.
 pub const HEAD_BYTES: usize = 32;
@@ -21,14 +21,14 @@ pub const DATA_MAX: usize = chunks::CHUNK_MAX;
 const MAGIC: [u8; 4] = *b"nfbl";
 const SEALED_HEAD_BYTES: usize = 24;
 
-/// What is wrong with the bytes of a frame.
+/// Why a frame cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// The other side speaks something else.
+    /// The other side uses another protocol.
     #[error("this is not the protocol of nicfetch")]
     Magic,
-    /// The other side speaks another version.
+    /// The other side uses another version.
     #[error("version {found} of a frame is not known")]
     Version {
         /// The version in the head.
@@ -43,14 +43,14 @@ pub enum FrameError {
     /// A length is beyond its limit. Nothing was allocated.
     #[error("a frame's {what} has {bytes} bytes, at most {limit} are allowed")]
     TooLarge {
-        /// Which part.
+        /// The part.
         what: &'static str,
         /// How long it would be.
         bytes: u32,
         /// How long it may be.
         limit: usize,
     },
-    /// It was damaged on its way, or somebody else wrote it.
+    /// It was damaged in transit, or forged.
     #[error("the authentication code of a frame is wrong: it was damaged, or the keys differ")]
     Seal,
     /// A field breaks a rule.
@@ -93,14 +93,14 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// Returns the public seal of a connection's beginning, which tells damage and no more.
+    /// Returns the public seal of a connection's beginning, which only detects damage.
     #[must_use]
     pub fn open(direction: Direction) -> Self {
         let key = blake3::derive_key("nicfetch 2026 frames", &[direction.letter()]);
         Self { key, next: 0 }
     }
 
-    /// Goes on with another key; the count stays.
+    /// Changes the key; the count stays.
     pub const fn rekey(&mut self, key: [u8; 32]) {
         self.key = key;
     }
@@ -117,7 +117,7 @@ impl Seal {
     }
 }
 
-/// The head of a frame whose lengths may be believed, and nothing else yet.
+/// The head of a frame; its lengths were checked, and nothing else yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     bytes: [u8; HEAD_BYTES],
@@ -131,7 +131,7 @@ impl Head {
     /// Reads a head.
     ///
     /// # Errors
-    /// If it is none, or a length is beyond its limit.
+    /// If it is invalid, or a length is beyond its limit.
     pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, FrameError> {
         let mut input = Input::new("head of a frame", bytes);
         if input.array()? != MAGIC {
@@ -181,9 +181,9 @@ fn bounded(what: &'static str, bytes: u32, limit: usize) -> Result<usize, FrameE
 /// A whole frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Which request it asks or answers; 0 for none.
+    /// The number of the request, or of the one it responds to; 0 for none.
     pub request: u64,
-    /// What it says.
+    /// Its content.
     pub message: Message,
     /// The bytes it brings: a chunk as stored, or a piece.
     pub data: Vec<u8>,
@@ -203,7 +203,7 @@ impl Frame {
     /// Returns head and body, sealed; the data follows them as it is.
     ///
     /// # Panics
-    /// If body or data are longer than their limits: who makes a frame sees to it.
+    /// If body or data are longer than their limits: the caller must check.
     #[must_use]
     pub fn encode(&self, seal: &mut Seal) -> Vec<u8> {
         let mut out = vec![0; HEAD_BYTES];
@@ -226,7 +226,7 @@ impl Frame {
         out
     }
 
-    /// Reads a frame whose head was read before.
+    /// Decodes a frame whose head was read before.
     ///
     /// # Errors
     /// If the seal does not fit, or the body breaks a rule.

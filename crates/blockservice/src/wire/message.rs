@@ -17,7 +17,7 @@ const BOOTS_MAX: usize = 64;
 
 /// Random bytes that were never used before.
 pub type Nonce = [u8; 32];
-/// What only who has the key can tell of two nonces.
+/// A hash of two nonces that only the holder of the key can compute.
 pub type Proof = [u8; 32];
 
 /// The proof of a client without a key that sends it with its HELLO, before any challenge.
@@ -67,9 +67,9 @@ impl Kind {
 }
 
 numbered! {
-    /// How a client is to show who it is.
+    /// How a client authenticates.
     pub enum Method: u8 {
-        /// The link or its certificate says so.
+        /// By the link or its certificate.
         None = 0,
         /// It proves that it has its key.
         Key = 1,
@@ -79,25 +79,25 @@ numbered! {
 numbered! {
     /// How urgent a read is; the first is the most urgent.
     pub enum Priority: u8 {
-        /// Somebody waits for it.
+        /// A reader waits for it.
         Demand = 0,
-        /// Somebody will, soon.
+        /// It will be read soon.
         Readahead = 1,
-        /// Somebody may.
+        /// It may be read.
         Prefetch = 2,
     }
 }
 
 numbered! {
-    /// What became of one want of a READ.
+    /// The result of one want of a READ.
     pub enum Status: u8 {
-        /// Here it is.
+        /// The chunk follows.
         Here = 0,
-        /// The service has it not: ask elsewhere.
+        /// The service does not have it: use another source.
         Absent = 1,
-        /// Beyond the window, or the service is full: ask again later.
+        /// Beyond the window, or the service is full: retry later.
         Busy = 2,
-        /// Its deadline was over before its turn came.
+        /// Its deadline had passed before its turn.
         Late = 3,
         /// The service could not read it.
         Failed = 4,
@@ -115,7 +115,7 @@ numbered! {
 }
 
 numbered! {
-    /// What a START asks for.
+    /// The parts that a START requests.
     pub enum Ask: u8 {
         /// The index of the source.
         Index = 0,
@@ -127,7 +127,7 @@ numbered! {
 }
 
 numbered! {
-    /// Why something was refused.
+    /// Why a request was refused.
     pub enum ErrorCode: u16 {
         /// A rule of the protocol was broken.
         Rule = 1,
@@ -135,18 +135,18 @@ numbered! {
         Denied = 2,
         /// There is no such source, or it is not for this client.
         NoSource = 3,
-        /// There is too busy.
+        /// The service is too busy.
         Busy = 4,
         /// It is larger than allowed.
         TooLarge = 5,
-        /// The service failed.
+        /// An internal error of the service.
         Failed = 6,
-        /// There is no version that both speak.
+        /// There is no common version.
         Version = 7,
     }
 }
 
-/// What a frame says; `docs/nicfetch-protocol.md` has the layouts.
+/// The content of a frame; `docs/nicfetch-protocol.md` has the layouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     missing_docs,

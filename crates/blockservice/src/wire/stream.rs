@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use super::{Frame, FrameError, HEAD_BYTES, Head, Seal};
 
-/// How long a frame may take from its first byte to its last. On a link that brings a chunk in
-/// less than a second: who takes longer sends a byte now and then to hold a connection.
+/// How long a frame may take from its first byte to its last. A usable link brings a chunk in
+/// less than a second: a slower client sends a byte now and then to hold a connection.
 pub(crate) const FRAME_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why no frame could be read.
@@ -24,7 +24,7 @@ pub(crate) enum ReadError {
     /// The connection failed.
     #[error("the connection failed")]
     Io(#[from] io::Error),
-    /// It is no frame.
+    /// It is not a valid frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }

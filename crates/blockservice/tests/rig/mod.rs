@@ -231,6 +231,7 @@ impl Rig {
         change(&mut patience);
         let config = ClientConfig {
             address: Address::Unix(self.socket()),
+            others: Vec::new(),
             name: name.as_bytes().to_vec(),
             key,
             tls: None,

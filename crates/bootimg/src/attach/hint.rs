@@ -1,4 +1,4 @@
-//! What an image that was recorded elsewhere says about a copy of its source.
+//! Using an image that was recorded elsewhere for a copy of its source.
 
 use blocks::{ReplayPlan, Tree};
 
@@ -20,7 +20,7 @@ pub struct Hint {
 }
 
 impl Image {
-    /// Returns what the image says about a copy of its source: files are the same if path, kind
+    /// Returns the image's plan for a copy of its source: files are the same if path, kind
     /// and length are.
     #[must_use]
     pub fn hint_for(&self, copy: &Tree) -> Hint {

@@ -16,10 +16,10 @@ pub(super) struct Matching {
 /// What makes a file of another tree the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sameness {
-    /// Its version: nobody wrote to it since. For serving content.
+    /// Its version: it was not written to since. For serving content.
     Version {
-        /// When the content of the other tree's files was read, in seconds since 1970; 0 if that is
-        /// not known. A release that did not know of file systems that keep whole seconds may have read a file before its last
+        /// When the content of the other tree's files was read, in seconds since 1970; 0 if unknown.
+        /// A release that did not support file systems with whole seconds may have read a file before its last
         /// change within that second.
         read_at: i64,
     },
@@ -43,7 +43,7 @@ impl Matching {
         matching
     }
 
-    /// Returns which file it is now, or why it is none.
+    /// Returns the matching file, or why there is none.
     pub(super) fn verdict(&self, file: FileId) -> Result<FileId, DropReason> {
         let verdict = self.verdicts.get(file.index());
         verdict.copied().unwrap_or(Err(DropReason::Gone))

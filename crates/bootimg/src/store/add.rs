@@ -1,4 +1,4 @@
-//! Adding an image: what the store has already is shared, the rest becomes a segment.
+//! Adding an image: blocks that the store has already are shared, the rest becomes a segment.
 
 use std::collections::HashMap;
 
@@ -63,7 +63,7 @@ impl Store {
         })
     }
 
-    /// Returns the name for an image that nobody named: that of its source, with a part of the
+    /// Returns the name for an image that was given no name: that of its source, with a part of the
     /// source's id if another source has it.
     fn derived_name(&self, image: &Image) -> Result<String, StoreError> {
         let source = &image.info().source;
@@ -183,7 +183,7 @@ impl Store {
         Ok((segments, homes))
     }
 
-    /// Writes the file of an image whose data lies in segments.
+    /// Writes the file of an image whose data is in segments.
     pub(super) fn write_thin(
         &self,
         image: &Image,

@@ -1,4 +1,4 @@
-//! What is in a store, read from its files.
+//! The content of a store, read from its files.
 
 mod groups;
 
@@ -17,6 +17,7 @@ use crate::header::Variant;
 use crate::layout::PAGE_BYTES;
 use crate::reader::{ReadError, Sealed};
 use crate::store::copy_parts::CopyParts;
+use crate::store::pass::read_soon;
 use crate::store::places::Places;
 use crate::store::segment::Segment;
 use crate::{FormatError, Image, ImageId, ImageInfo, OpenError, StoreError, StoredImage};
@@ -26,7 +27,7 @@ use groups::groups;
 /// is repacked between reading the image and opening its segments.
 const OPEN_TRIES: u32 = 3;
 
-/// An image, without what it holds.
+/// An image, without its content.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) info: ImageInfo,
@@ -43,7 +44,7 @@ pub(super) struct Catalog {
     pub(super) images: Vec<Held>,
     /// Images that will never open.
     pub(super) broken: Vec<(ImageId, OpenError)>,
-    /// All segments with the number of their blocks; `None` if that cannot be told.
+    /// All segments with the number of their blocks; `None` if that is unknown.
     pub(super) segments: BTreeMap<ContentId, Option<u64>>,
     pub(super) names: Vec<(String, Option<ImageId>)>,
     pub(super) pins: BTreeSet<ImageId>,
@@ -53,7 +54,9 @@ impl Catalog {
     pub(super) fn read(places: &Places) -> Result<Self, StoreError> {
         let mut images = Vec::new();
         let mut broken = Vec::new();
-        for id in places.images()? {
+        let ids = places.images()?;
+        read_soon(ids.iter().map(|id| places.image(id)));
+        for id in ids {
             match Held::read(places, &id) {
                 Ok(held) => images.push(held),
                 Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -183,7 +186,7 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// Returns how many blocks of an image only it uses, and how many others use too.
+    /// Returns how many blocks only this image uses, and how many others use too.
     pub(super) fn of(&self, held: &Held) -> (u64, u64) {
         let mut own = 0;
         let mut shared = 0;
@@ -236,6 +239,27 @@ pub(super) fn open_image(places: &Places, id: &ImageId) -> Result<Image, StoreEr
             done => return Ok(done?),
         }
     }
+}
+
+/// What an image has of which segments.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) segments: Vec<ContentId>,
+    pub(super) runs: Vec<Run>,
+    pub(super) data_blocks: u64,
+}
+
+/// Reads only the places of the data of an image.
+pub(super) fn describe(places: &Places, id: &ImageId) -> Result<Described, StoreError> {
+    places.must_have(id)?;
+    let path = places.image(id);
+    let sealed = read_sealed(&path, id)?;
+    let in_file = |error| located(&path, error);
+    Ok(Described {
+        segments: sealed.segments().map_err(in_file)?,
+        runs: sealed.runs().map_err(in_file)?,
+        data_blocks: sealed.header.data_blocks,
+    })
 }
 
 fn try_open(places: &Places, id: &ImageId) -> Result<Image, OpenError> {

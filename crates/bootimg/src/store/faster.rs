@@ -11,15 +11,15 @@ pub use crate::store::copy_parts::CopyParts;
 use crate::store::places::Places;
 use crate::{Image, ImageId, StoreError};
 
-/// Who knows where copies of images lie that are read faster than the store.
+/// Finds copies of images that are read faster than the store.
 ///
 /// Copies are images in one file each, mapped or packed; or in parts, thin, with the segments that
-/// they share. Who has one open has it as long as he wants, whatever becomes of its name.
+/// they share. An open copy stays readable, even when its name is removed.
 pub trait FasterCopies: fmt::Debug + Send + Sync {
-    /// Opens the copies of an image, the fastest first. What cannot be opened is left out.
+    /// Opens the copies of an image, the fastest first. Those that cannot be opened are left out.
     fn open(&self, id: &ImageId) -> Vec<FasterCopy>;
 
-    /// Notes that an image is used for a start.
+    /// Records that an image is used for a start.
     fn note_use(&self, id: &ImageId);
 }
 
@@ -28,9 +28,9 @@ pub trait FasterCopies: fmt::Debug + Send + Sync {
 pub struct FasterCopy {
     /// The copy; or what keeps it there, if it is in parts. It stays open as long as it is used.
     pub file: File,
-    /// What it is made of, if it is in parts.
+    /// Its parts, if it is in parts.
     pub parts: Option<CopyParts>,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// What the memory is called.
     pub tier: String,

@@ -10,12 +10,12 @@ use crate::store::catalog::{Catalog, Users};
 use crate::store::places::file_bytes;
 use crate::{ImageId, Store, StoreError};
 
-/// Whether to do what was found.
+/// Whether to carry out the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcMode {
-    /// Only say what would be done.
+    /// Only returns what would be done.
     DryRun,
-    /// Do it.
+    /// Carries them out.
     Apply,
 }
 
@@ -24,19 +24,19 @@ pub enum GcMode {
 pub struct GcReport {
     /// Images that are damaged beyond use, or have no name and no pin.
     pub lost: Vec<ImageId>,
-    /// Images that had to go because the store was too large.
+    /// Images that were evicted because the store was too large.
     pub evicted: Vec<ImageId>,
     /// Segments that no image uses.
     pub segments: Vec<ContentId>,
-    /// Segments that are mostly dead: what lives of them moves into a new one.
+    /// Segments that are mostly dead: their live blocks are copied to a new one.
     pub repacked: Vec<ContentId>,
     /// Names without an image.
     pub names: Vec<String>,
-    /// Files that writers left behind when they died.
+    /// Files of dead writers.
     pub leftovers: usize,
     /// Bytes that the store took.
     pub bytes_before: u64,
-    /// Bytes that it takes afterwards.
+    /// Size afterwards.
     pub bytes_after: u64,
 }
 
@@ -121,7 +121,7 @@ impl Plan<'_> {
         self.catalog.users(|id| self.is_kept(id))
     }
 
-    /// Images that nobody can find any more, and names that lead nowhere.
+    /// Images that no name leads to any more, and names that lead nowhere.
     fn find_lost(&mut self, keep: Option<ImageId>) {
         let catalog = self.catalog;
         let broken = catalog.broken.iter().map(|(id, _)| *id);
@@ -192,7 +192,7 @@ impl Plan<'_> {
 /// How much of a segment is in use.
 enum Life {
     Dead,
-    /// Less than half: it is worth copying the rest.
+    /// Less than half is live: it is worth copying the rest.
     Mostly {
         live: u64,
     },

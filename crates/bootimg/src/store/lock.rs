@@ -9,7 +9,7 @@ use crate::StoreError;
 /// How often to try: `flock(2)` cannot wait with a deadline.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Held while the store is changed; the kernel lets go of it when the process dies.
+/// Held while the store is changed; the kernel releases it when the process dies.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
@@ -23,7 +23,7 @@ impl Lock {
         Self::of(file, path, timeout)
     }
 
-    /// Does the same without making the file; `None` if it is not there.
+    /// Does the same without creating the file; `None` if it does not exist.
     pub(super) fn take_present(path: &Path, timeout: Duration) -> Result<Option<Self>, StoreError> {
         match File::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -9,10 +9,10 @@ fn is_allowed(c: char) -> bool {
     c.is_ascii_alphanumeric() || "._-:@+".contains(c)
 }
 
-/// Checks a name that a person gave: before a boot is recorded for it, not after.
+/// Checks a name that a user gave: before a boot is recorded for it, not after.
 ///
 /// # Errors
-/// If an image cannot be called so; the message says how it can.
+/// If the name is not allowed; the message describes the allowed ones.
 pub fn check(name: &str) -> Result<(), StoreError> {
     let fits = (1..=MAX).contains(&name.len());
     if fits && !name.starts_with('.') && name.chars().all(is_allowed) {

@@ -26,7 +26,7 @@ pub struct StoredParts {
 pub struct StoredPart {
     /// Which file, by its place among the [files](StoredParts::files).
     pub file: usize,
-    /// Which blocks of it.
+    /// The blocks.
     pub blocks: BlockRange,
     /// The hash of the blocks.
     pub hash: [u8; 32],
@@ -44,7 +44,7 @@ impl StoredParts {
         &self.parts
     }
 
-    /// Reads blocks of a file; who asks knows their hash.
+    /// Reads blocks of a file; the caller verifies their hash.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -77,10 +77,10 @@ impl StoredParts {
 }
 
 impl Store {
-    /// Returns what an image is made of. All of its data is read and verified.
+    /// Returns the parts of an image. All of its data is read and verified.
     ///
     /// # Errors
-    /// If it is not there or damaged, or the watch cancels.
+    /// If it is missing or damaged, or the watch cancels.
     pub fn parts(&self, id: &ImageId, watch: Watch<'_>) -> Result<StoredParts, StoreError> {
         let image = catalog::open_image(&self.places, id)?;
         let path = self.places.image(id);
@@ -113,7 +113,7 @@ impl Store {
 
 /// Cuts a data space that comes in order into parts, and hashes them.
 struct Cutter {
-    /// What is to come, the next one last.
+    /// The remaining runs, the next one last.
     runs: Vec<Run>,
     /// Hash of the received part of the next one.
     hasher: blake3::Hasher,

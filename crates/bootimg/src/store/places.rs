@@ -1,4 +1,4 @@
-//! Where things lie in a store, and the smallest changes to them.
+//! The paths of a store, and the smallest changes to them.
 
 mod access;
 pub(super) mod marker;
@@ -41,8 +41,8 @@ const RECORDING: &str = "recording-";
 const LOST_FOUND: &str = "lost+found";
 
 impl Places {
-    /// Returns the places of a store, or of one that is to be. Makes nothing, and keeps those from
-    /// reading it who are not to.
+    /// Returns the paths of a store, or of a future one. Creates nothing, and restricts access to
+    /// it.
     pub(super) fn of(dir: PathBuf, group: Option<u32>) -> Result<Self, StoreError> {
         if marker::look(&dir)? != Kind::Nothing {
             access::settle(&dir, group)?;
@@ -57,8 +57,8 @@ impl Places {
         Ok(is_store || BESIDE.iter().any(|part| self.dir.join(part).is_dir()))
     }
 
-    /// Makes the store's directories if they are not there: somebody is about to write. Looked at
-    /// again before, because it may be another directory than it was.
+    /// Creates the store's directories if they are missing, before a write. The kind of the directory is
+    /// checked again before, because it may have been replaced.
     pub(super) fn make(&self, group: Option<u32>) -> Result<Kind, StoreError> {
         let kind = marker::look(&self.dir)?;
         let made = private::make_dir(&self.dir);
@@ -148,13 +148,13 @@ impl Places {
         self.ids(SEGMENTS, ".seg")
     }
 
-    /// Returns the ids of what is pinned, sorted.
+    /// Returns the ids of pinned images, sorted.
     pub(super) fn pins(&self) -> Result<Vec<ImageId>, StoreError> {
         let ids = self.ids(PINS, "")?;
         Ok(ids.into_iter().map(ImageId).collect())
     }
 
-    /// Returns how many bytes images, segments and leftovers take, garbage included.
+    /// Returns the size of images, segments and leftovers, garbage included.
     pub(super) fn bytes(&self) -> Result<u64, StoreError> {
         let mut bytes = 0;
         for part in [IMAGES, SEGMENTS] {
@@ -186,8 +186,8 @@ impl Places {
         Ok(names)
     }
 
-    /// Returns what writers that died left behind: files with names that writers give, and nothing
-    /// else that somebody may have put there. Only for those who hold the lock.
+    /// Returns the files of dead writers: those with names that writers use, and no
+    /// others. Only for the holder of the lock.
     pub(super) fn leftovers(&self) -> Result<Vec<PathBuf>, StoreError> {
         let dir = self.tmp();
         let paths = list(&dir)?.into_iter().map(|name| dir.join(name));
@@ -200,7 +200,7 @@ impl Places {
         names.and_then(|meta| meta.modified()).ok()
     }
 
-    /// Gives a name to an image, and takes it from the one that has it.
+    /// Sets the name of an image, and removes it from its former image.
     pub(super) fn set_name(
         &self,
         name: &str,
@@ -259,12 +259,12 @@ impl Places {
         fs::metadata(self.image(id)).ok()?.modified().ok()
     }
 
-    /// Notes that an image is used now.
+    /// Records a use of an image now.
     pub(super) fn touch(&self, id: &ImageId) {
         self.set_last_used(id, SystemTime::now());
     }
 
-    /// Notes when an image was used last. Who may only read the store changes nothing.
+    /// Records the last use of an image. Without write access it does nothing.
     pub(super) fn set_last_used(&self, id: &ImageId, when: SystemTime) {
         let path = self.image(id);
         let times = FileTimes::new().set_modified(when);
@@ -291,7 +291,7 @@ pub(super) fn is_own_entry(name: &OsStr) -> bool {
     is_kept(name).is_some()
 }
 
-/// Returns whether an entry of a store is something that it keeps; `None` if it is somebody else's.
+/// Returns whether an entry of a store's directory is part of the store; `None` for a foreign entry.
 pub(super) fn is_kept(name: &OsStr) -> Option<bool> {
     let parts = [IMAGES, SEGMENTS, NAMES, PINS, STACKS, TMP, LOCK, MARKER];
     let known = |known: &&str| name == *known;

@@ -1,6 +1,6 @@
-//! Moving what lives of mostly dead segments into a new one.
+//! Moving the live blocks of mostly dead segments into a new one.
 //!
-//! The new segment is durable before any image refers to it, and the old ones go after all
+//! The new segment is durable before any image refers to it, and the old ones are removed after all
 //! images refer to the new one: at every step every image has all of its blocks.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -70,7 +70,12 @@ impl Segment {
         self.blocks
     }
 
-    /// Returns the file, for those who read blocks and know their hashes.
+    /// Returns the file.
+    pub(super) const fn backing(&self) -> &Backing {
+        &self.file
+    }
+
+    /// Returns the file, for callers that verify blocks themselves.
     pub(super) fn into_backing(self) -> Backing {
         self.file
     }

@@ -16,10 +16,10 @@ use crate::{ImageId, Stack, Store, StoreError};
 const DIGITS_MIN: usize = 12;
 
 impl Store {
-    /// Keeps what is known of a container image; what was known under its reference is replaced.
+    /// Stores the description of a container image; an earlier one of its reference is replaced.
     ///
     /// # Errors
-    /// If it breaks a limit, or the store cannot be changed.
+    /// If it exceeds a limit, or the store cannot be changed.
     pub fn put_stack(&self, stack: &Stack) -> Result<(), StoreError> {
         let path = self.places.stack(&stack.reference);
         let stacking = |source| StoreError::Stack {
@@ -36,7 +36,7 @@ impl Store {
         keep().map_err(|error| StoreError::io(&path, "writing", error))
     }
 
-    /// Returns all container images, by reference. Damaged descriptions are left out and logged.
+    /// Returns all container images, by reference. Damaged descriptions are logged and left out.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -77,8 +77,8 @@ impl Store {
         }
     }
 
-    /// Forgets a container image, and gives up the boot images of layers that no other stacks.
-    /// Returns these layers. Their blocks go with the next [`gc`](Self::gc).
+    /// Removes a container image, and the boot images of layers that no other image has.
+    /// Returns these layers. Their blocks are freed by the next [`gc`](Self::gc).
     ///
     /// # Errors
     /// If there is none with this reference, or the store cannot be changed.
@@ -122,11 +122,11 @@ impl Store {
         self.places.named(&place_name(layer, place))
     }
 
-    /// Gives an image one more name, and takes that from the image that has it, which goes if it
+    /// Adds a name to an image, and removes it from the image that has it, which is removed if it
     /// has no other name and is not pinned.
     ///
     /// # Errors
-    /// If there is no such image, the name cannot be one, or the store cannot be changed.
+    /// If there is no such image, the name is not allowed, or the store cannot be changed.
     pub fn name(&self, id: &ImageId, name: &str) -> Result<(), StoreError> {
         names::check(name)?;
         let _lock = self.lock()?;

@@ -17,6 +17,7 @@ mod access;
 mod directory;
 mod faster;
 mod model;
+mod pass;
 mod stacks;
 mod stopping;
 

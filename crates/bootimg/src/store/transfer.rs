@@ -1,4 +1,4 @@
-//! Images that leave a store or come into it, and verifying what is there.
+//! Exporting and importing images, and verifying a store.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use crate::{
 /// An image of the store, verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredVerifyReport {
-    /// Which image.
+    /// The image.
     pub id: ImageId,
-    /// What was found.
+    /// The result.
     pub report: VerifyReport,
 }
 
-/// What is wrong with a store.
+/// Damage in a store.
 #[derive(Debug, Default)]
 pub struct StoreVerifyReport {
     /// Every image that could be opened.
@@ -42,7 +42,7 @@ impl Store {
     /// Writes an image to a file of its own, verified on the way.
     ///
     /// # Errors
-    /// If it is not there or damaged, or the file cannot be written.
+    /// If it is missing or damaged, or the file cannot be written.
     pub fn export(
         &self,
         id: &ImageId,

@@ -100,7 +100,7 @@ impl<'a, 'o, 's> Collector<'a, 'o, 's> {
         Ok(Ok(()))
     }
 
-    /// Makes rows of up to 16 blocks: a new row begins wherever the places do not go on.
+    /// Makes rows of up to 16 blocks: a new row begins wherever the places are not contiguous.
     fn chunk(&mut self, extent: &Extent, data: &[u8]) -> Result<(), WriteError> {
         let mut first = 0;
         let mut content: Option<Option<u64>> = None;

@@ -1,9 +1,9 @@
-//! Files that a command writes beside the store's own, and removes before it ends.
+//! Temporary files of a command on the store's file system, removed before it ends.
 //!
-//! Not in the store's `tmp`, which the `gc` of any other process sweeps. They go by a random number,
-//! and whoever writes them holds a lock on a file of that name (`recording-<number>`; the others are
-//! `recording-<number>.<what>`), which the kernel lets go of when the process dies. Process numbers
-//! would not do: those of two PID namespaces are the same, and say nothing of who is alive.
+//! They are not in the store's `tmp`, which the `gc` of any other process sweeps. Their names have a random
+//! number, and their process holds a lock on a file with that number (`recording-<number>`; the others are
+//! `recording-<number>.<what>`), which the kernel releases when the process dies. Process ids would not
+//! do: those of two PID namespaces may be equal, and do not show which process is alive.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -35,8 +35,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Takes a name that nobody else has, and removes what the dead left behind. The store is made if
-    /// it is not there.
+    /// Takes an unused name, and removes the files of dead processes. The store is created if it is
+    /// missing.
     ///
     /// # Errors
     /// If the store cannot be written to.

@@ -1,7 +1,7 @@
-//! The node's own moves: what plans say is carried out when something was started, so that nobody
-//! has to think of it.
+//! Automatic moves of the node: the plan is carried out after starts, without commands of a
+//! user.
 //!
-//! One thread, whose I/O waits for everybody else's, at a bounded pace, one object at a time.
+//! One thread, with idle I/O priority, at a bounded rate, one object at a time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,8 +40,8 @@ struct Moved {
     failed: u64,
 }
 
-/// The thread that moves. It is ended when this is dropped, which takes no longer than a move of
-/// a part of an object.
+/// The thread that moves objects. Dropping this ends it, which takes no longer than the move of a
+/// part of an object.
 #[derive(Debug)]
 pub struct Background {
     watched: Watched,
@@ -49,7 +49,7 @@ pub struct Background {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What others may look at while the thread works.
+/// State that other threads may read while the thread works.
 #[derive(Clone, Debug)]
 pub struct Watched {
     tiers: Tiers,
@@ -57,10 +57,10 @@ pub struct Watched {
 }
 
 impl Background {
-    /// Starts it, for the boot images of a store.
+    /// Starts it for the boot images of a store.
     ///
     /// # Errors
-    /// If the tiers file cannot be understood, or there is no thread to be had.
+    /// If the tiers file cannot be parsed, or no thread can be started.
     pub fn start(store: &StoreSettings) -> anyhow::Result<Self> {
         let end = Interrupt::unarmed()?;
         let watched = Watched {

@@ -1,8 +1,8 @@
-//! Letting those who read a disk go first: before each slot of a move it is looked whether anybody
-//! but the mover reads the disk that it comes from.
+//! Yielding to other readers of a disk: before each slot of a move, the mover checks whether any
+//! other process reads the disk that it reads from.
 //!
-//! The kernel counts the reads of each disk, whoever makes them: a worker of ours, or somebody who
-//! has never heard of us. While the mover sleeps, none of them is its own.
+//! The kernel counts the reads of each disk, by all processes. While the mover sleeps, none of
+//! them is its own.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -40,13 +40,13 @@ pub(super) struct Disk {
 struct Look {
     /// Reads that it has finished, ever.
     done: u64,
-    /// Reads that run.
+    /// Reads in progress.
     running: u64,
 }
 
 impl Disk {
-    /// Returns the disk that a path lies on. `None` if it lies on none, or on several, as on some
-    /// file systems.
+    /// Returns the disk below a path. `None` if it is on none, or on several, as on some file
+    /// systems.
     pub(super) fn below(path: &Path) -> Option<Self> {
         let device = fs::metadata(path).ok()?.dev();
         let number = format!("{}:{}", major(device), minor(device));
@@ -66,7 +66,7 @@ impl Disk {
     }
 }
 
-/// Whoever moves something, behind all others.
+/// A mover with lower priority than all other readers.
 #[derive(Debug)]
 pub(super) struct Behind {
     disk: Option<Disk>,
@@ -85,7 +85,7 @@ impl Behind {
         }
     }
 
-    /// Says which disk is read from now on; without, nobody is waited for.
+    /// Sets the disk that is read from now on; without one, the mover does not wait.
     pub(super) fn watch(&mut self, disk: Option<Disk>) {
         if self.disk != disk {
             self.disk = disk;
@@ -93,13 +93,13 @@ impl Behind {
         }
     }
 
-    /// Returns how often was waited for somebody's reads.
+    /// Returns how often the mover waited for other readers.
     pub(super) const fn gave_way(&self) -> u64 {
         self.gave_way
     }
 
-    /// Waits until more may be moved: not at all in a slot; else until nobody reads, or others have had
-    /// their share. `go_on` ends the wait by `false`.
+    /// Waits until more may be moved: not at all within a slot; else until there are no other readers, or
+    /// they have had their share. `go_on` ends the wait by returning `false`.
     pub(super) fn turn(&mut self, go_on: &dyn Fn() -> bool) {
         let Some(disk) = &self.disk else {
             return;
@@ -125,13 +125,13 @@ fn left_to_others(took: Duration) -> Duration {
 /// How a wait for quiet ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waited {
-    /// Nobody read in the end.
+    /// There were no other reads at the end.
     quiet: bool,
-    /// Somebody read at some time.
+    /// There were other reads at some time.
     busy: bool,
 }
 
-/// Waits until nobody reads, but when somebody does for no longer than `share` and a look.
+/// Waits until no program reads; if one keeps reading, no longer than `share` and a look.
 fn wait(look: &dyn Fn() -> Option<Look>, share: Duration, go_on: &dyn Fn() -> bool) -> Waited {
     let begin = Instant::now();
     let (mut before, mut still, mut busy) = (look(), 0, false);

@@ -1,4 +1,4 @@
-//! Carrying out what was planned, one move after the other.
+//! Carrying out a plan, one move after the other.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use super::whole::WholeFile;
 /// What became of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// So many bytes were written; of a copy that goes, none.
+    /// This many bytes were written; 0 when a copy is removed.
     Done(u64),
-    /// It was so already.
+    /// Nothing had to be done.
     Already,
-    /// Somebody has the copy open: it stays.
+    /// The copy is open: it stays.
     Open,
 }
 
-/// Does one move. The right to move objects is held for that long only, so that others, who may
-/// wait for it no longer than `patience`, have their turn between two moves.
+/// Does one move. The lock to move objects is held for that long only, so that other processes, which
+/// may wait for it no longer than `patience`, can take it between two moves.
 ///
 /// # Errors
-/// If it cannot be done; everything is then as it was.
+/// If it cannot be done; nothing has changed then.
 pub fn carry_out(
     step: &Step,
     candidate: &Candidate,
@@ -73,12 +73,12 @@ pub fn carry_out(
     }
 }
 
-/// What is to be done now, and to what.
+/// A plan, and its inputs.
 #[derive(Debug)]
 pub struct Todo {
-    /// All that is known.
+    /// All candidates.
     pub candidates: Vec<Candidate>,
-    /// What is to be done.
+    /// The plan.
     pub plan: super::plan::Steps,
 }
 
@@ -106,7 +106,7 @@ impl Todo {
     }
 }
 
-/// Forgets what was known of boot images that the store no longer has, and of files that changed
+/// Removes the records of boot images that the store no longer has, and of files that changed
 /// or are gone, once they have no copy.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
-//! Opening copies, by those who serve from them.
+//! Opening copies to serve from them.
 //!
-//! Whoever opens a copy holds a shared lock on it: so nobody takes it away, in whatever process he
-//! is. The lock goes with the last descriptor of this opening, and with the process.
+//! A reader holds a shared lock on the copy that it opened: so no process removes it. The lock is
+//! released with the last descriptor of this opening, and with the process.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -26,15 +26,15 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct OpenCopy {
     /// The copy: the whole object. It is verified when it is made, and may have rotted since.
     pub file: File,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// What the tier is called.
     pub tier: String,
 }
 
 impl Tiers {
-    /// Opens the copies of an object, the fastest first. Tiers that are not there, have none, or
-    /// are about to lose it, are left out; nobody is waited for but who only looks.
+    /// Opens the copies of an object, the fastest first. Tiers that are missing, have no copy, or
+    /// are about to lose it, are skipped; it waits only for processes that check the copy.
     pub fn open_copies(&self, object: ContentId) -> impl Iterator<Item = OpenCopy> {
         let name = object.to_string();
         self.specs().iter().filter_map(move |tier| {

@@ -17,21 +17,21 @@ const TIERS_MAX: usize = 8;
 /// Letters of a name: it is shown in tables, and is a label of metrics.
 const NAME_MAX: usize = 32;
 
-/// A tier, as somebody said it.
+/// A tier, as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierSpec {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its directory.
     pub dir: PathBuf,
-    /// How much objects may take of it.
+    /// Its capacity for objects.
     pub room: SpaceLimit,
 }
 
-/// How much objects may take.
+/// The capacity of a tier for objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceLimit {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
     /// Such a part of the file system, in hundredths.
     Percent(u64),
@@ -80,7 +80,7 @@ struct Entry {
 /// Reads a tiers file.
 ///
 /// # Errors
-/// If it cannot be read, or says what cannot be.
+/// If it cannot be read, or is invalid.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<TierSpec>> {
     read_if_there(path)?.with_context(|| {
         format!(
@@ -90,7 +90,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<TierSpec>> {
     })
 }
 
-/// Reads a tiers file; `None` if it is not there.
+/// Reads a tiers file; `None` if it does not exist.
 ///
 /// # Errors
 /// As [`read`].

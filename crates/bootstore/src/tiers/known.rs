@@ -25,7 +25,7 @@ const HEAT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long other changes wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is known of a boot image, apart from its heat.
+/// The record of a boot image, apart from its heat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// The file that it is when it is moved: its hash.
@@ -34,18 +34,18 @@ pub struct Known {
     /// Length of that file.
     #[serde(default)]
     pub bytes: u64,
-    /// Whether somebody wants it on the fastest tier.
+    /// Whether it is pinned to the fastest tier.
     #[serde(default)]
     pub pinned: bool,
-    /// The file of which it is a whole copy, for people; a boot image has none.
+    /// The path of the file that this is a whole copy of; absent for a boot image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The directory whose files were passed through when the boot image's source was mounted last.
+    /// The directory whose files were passed through in the latest mount of the boot image's source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed: Option<String>,
 }
 
-/// What is known, in a directory.
+/// A directory of records.
 #[derive(Clone, Debug)]
 pub struct Knowledge {
     known: PathBuf,
@@ -62,7 +62,7 @@ impl Knowledge {
         }
     }
 
-    /// Returns what is known of a boot image. What cannot be read is not known.
+    /// Returns the record of a boot image. An unreadable record counts as absent.
     pub fn get(&self, key: ContentId) -> Option<Known> {
         let bytes = read_bounded(&self.known.join(key.to_string())).ok()?;
         serde_json::from_slice(&bytes)
@@ -76,7 +76,7 @@ impl Knowledge {
         text.and_then(|text| heat_of(&text)).unwrap_or_default()
     }
 
-    /// Returns the directories whose time of change tells that something was noted.
+    /// Returns the directories whose modification times show whether records changed.
     pub(super) fn dirs(&self) -> [&Path; 2] {
         [&self.known, &self.heat]
     }
@@ -94,10 +94,10 @@ impl Knowledge {
         keys
     }
 
-    /// Changes what is known of a boot image, durably.
+    /// Changes the record of a boot image, durably.
     ///
     /// # Errors
-    /// If it cannot be written, or others write all the time.
+    /// If it cannot be written, or its lock is not released in time.
     pub fn change(&self, key: ContentId, change: impl FnOnce(&mut Known)) -> anyhow::Result<()> {
         let _turn = self.turn(PATIENCE)?;
         let mut known = self.get(key).unwrap_or_default();
@@ -111,16 +111,16 @@ impl Knowledge {
         replace(&path, &text, Durable::Yes).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Adds a start that needed all of a boot image. A power cut may take the last of them back.
+    /// Adds a start that needed all of a boot image. A power cut may lose the latest starts.
     ///
     /// # Errors
-    /// If it cannot be written, or others write all the time.
+    /// If it cannot be written, or its lock is not released in time.
     pub fn add_heat(&self, key: ContentId, now: Duration) -> anyhow::Result<()> {
         self.heat_up(key, now, |_| 1.0)
     }
 
-    /// Notes that somebody expects a start, and brought what it needs: it is as hot as if it had been
-    /// started now, or hotter.
+    /// Records that a start is expected, by a user who copied its data here: it is at least as hot as if it had
+    /// started now.
     ///
     /// # Errors
     /// As [`add_heat`](Self::add_heat).
@@ -143,10 +143,10 @@ impl Knowledge {
             .with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Forgets a boot image.
+    /// Removes the record of a boot image.
     ///
     /// # Errors
-    /// If others write all the time, or it cannot be removed.
+    /// If the lock is not released in time, or it cannot be removed.
     pub fn forget(&self, key: ContentId) -> anyhow::Result<()> {
         let _turn = self.turn(PATIENCE)?;
         for dir in [&self.known, &self.heat] {
@@ -193,14 +193,14 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a power cut may take a change back.
+/// Whether a power cut may undo a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durable {
     Yes,
     No,
 }
 
-/// Writes a file aside and renames it. Only for those whose turn it is.
+/// Replaces a file atomically. Only for the holder of the lock.
 pub(super) fn replace(path: &Path, bytes: &[u8], durable: Durable) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = private::open_or_create(&new)?;

@@ -12,12 +12,12 @@ use nix::fcntl::{Flock, FlockArg};
 /// How often to try: `flock(2)` cannot wait with a deadline.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Takes a lock, whose file is made if it is not there, or gives up after `patience`. It is held
-/// until what is returned is dropped, or the process dies. Of what takes turns this way, `doing`
-/// says what others do meanwhile.
+/// Takes a lock, whose file is created if missing, or gives up after `patience`. It is held
+/// until the returned value is dropped, or the process dies. `doing` is what other holders of this
+/// lock do, for errors.
 ///
 /// # Errors
-/// If others hold it all the time, or the file cannot be made.
+/// If other processes hold it all the time, or the file cannot be created.
 pub(super) fn take(path: &Path, patience: Duration, doing: &str) -> anyhow::Result<Flock<File>> {
     let file = rawio::private::open_or_create(path);
     let mut file = file.with_context(|| format!("opening the lock {}", path.display()))?;
@@ -40,24 +40,24 @@ pub(super) fn take(path: &Path, patience: Duration, doing: &str) -> anyhow::Resu
     }
 }
 
-/// What a try at a copy says.
+/// The result of locking a copy.
 #[derive(Debug)]
 pub(super) enum Hold {
-    /// Nobody has it open; nobody gets it as long as this is held.
+    /// It is not open; it cannot be opened as long as this is held.
     Ours(#[expect(dead_code, reason = "held, not looked at")] Flock<File>),
-    /// Somebody has it open.
+    /// It is open.
     Open,
-    /// It is not there.
+    /// It does not exist.
     Gone,
 }
 
-/// Keeps a copy from whoever wants to open it, unless somebody has it open.
+/// Locks a copy exclusively, unless it is open.
 pub(super) fn hold_alone(path: &Path) -> Hold {
     hold_alone_within(path, Duration::ZERO)
 }
 
-/// The same, of what may be held for a moment: by who looks whether it is open, or reads a part of it.
-/// Who still has it after `patience` has it open.
+/// As [`hold_alone`], for copies that may be locked for a moment by a process that checks or reads them.
+/// One that is still locked after `patience` counts as open.
 pub(super) fn hold_alone_within(path: &Path, patience: Duration) -> Hold {
     let Ok(mut file) = File::open(path) else {
         return Hold::Gone;
@@ -75,8 +75,8 @@ pub(super) fn hold_alone_within(path: &Path, patience: Duration) -> Hold {
     }
 }
 
-/// Keeps a copy from being taken away as long as `file` is open; returns whether nobody else has it alone,
-/// or had it for no longer than `patience`.
+/// Prevents the removal of a copy as long as `file` is open; returns whether no other process locked it
+/// exclusively, or only for shorter than `patience`.
 pub(super) fn share_within(file: &File, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {

@@ -15,7 +15,7 @@ use super::Tiers;
 use super::file::TierSpec;
 use super::known::{Durable, replace};
 
-/// What a directory is.
+/// The state of a tier's directory.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) capability: Capability,
@@ -25,11 +25,11 @@ pub(super) struct Found {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MarkState {
-    /// It has one.
+    /// It has this mark.
     There(Mark),
-    /// It has never been a tier of ours.
+    /// It was never used as a tier.
     New,
-    /// It is memory, which was emptied: it gets the one it had.
+    /// It is in memory, which was emptied: it gets its former mark again.
     Lost(Mark),
 }
 
@@ -54,10 +54,10 @@ impl Marks {
         Self { path, marks }
     }
 
-    /// Looks at the directory of a tier; writes nothing that stays.
+    /// Checks the directory of a tier; leaves no file in it.
     ///
     /// # Errors
-    /// If it is not there, or is another directory than it was.
+    /// If it is missing, or is another directory than before.
     pub(super) fn find(&self, spec: &TierSpec) -> anyhow::Result<Found> {
         let capability = detect(&spec.dir).context("it is not there")?;
         let medium: Arc<dyn Medium> = Arc::new(DirMedium::open(&spec.dir)?);
@@ -78,7 +78,7 @@ impl Marks {
         })
     }
 
-    /// Marks what was found, and remembers it. Only for those who move objects.
+    /// Marks a directory as found, and remembers the mark. Only for processes that move objects.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -1,4 +1,4 @@
-//! Whoever moves objects: one process at a time, for one move or a few.
+//! The process that moves objects: one at a time, for one move or a few.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -36,7 +36,7 @@ pub struct Mover {
     objects: PartedObjects,
     /// For each tier of `objects`, its place among the tiers that the file names.
     places: Vec<usize>,
-    /// Why the others cannot be used.
+    /// Why the other tiers cannot be used.
     away: Vec<(usize, String)>,
     _alone: Flock<File>,
 }
@@ -44,17 +44,17 @@ pub struct Mover {
 /// What became of a copy that was to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// It is gone.
+    /// It was removed.
     Gone,
-    /// Somebody has it open: it stays.
+    /// It is open, and stays.
     Open,
     /// There was none.
     None,
 }
 
 impl Mover {
-    /// Opens the objects on the tiers that are there, and puts right what a stop in the middle of
-    /// something left.
+    /// Opens the objects on the tiers that are present, and recovers from an interrupted
+    /// operation.
     ///
     /// # Errors
     /// If another process moves objects for longer than `patience`, or no tier can be used.
@@ -101,11 +101,11 @@ impl Mover {
         })
     }
 
-    /// Brings a boot image to a tier. One that is there is read and verified; if it has rotted, it
-    /// is made anew.
+    /// Copies a boot image to a tier. An existing copy is read and verified; if it is damaged, it
+    /// is written again.
     ///
     /// # Errors
-    /// If the tier is away or full, the store has no such image, or `pace` stops it.
+    /// If the tier is missing or full, the store has no such image, or `pace` stops it.
     pub fn bring(
         &self,
         store: &Store,
@@ -120,7 +120,7 @@ impl Mover {
         }
     }
 
-    /// Brings an object to a tier that is on one already; `None` if it has to be made anew.
+    /// Copies an object that is on another tier to this one; `None` if it has to be made from its source.
     pub(super) fn bring_known(
         &self,
         known: Option<ContentId>,
@@ -173,7 +173,7 @@ impl Mover {
         &self.tiers
     }
 
-    /// Takes a copy of an object away. The last one goes, too: what it was made of is in the store.
+    /// Removes a copy of an object, even the last one: its source is in the store.
     ///
     /// # Errors
     /// If the journal cannot be written.

@@ -1,7 +1,7 @@
-//! Copies that stay open between reads: a read of a file then costs neither a look-up, an open nor a lock.
+//! Cache of open copies: a read of a file then needs no look-up, open or lock.
 //!
-//! An open copy holds no lock, so that it can be taken away at any time, by any process. Its content stays
-//! readable then, and keeps its room on the tier. So each use looks whether the copy still has a name, and a
+//! An open copy holds no lock, so that any process can remove it at any time. Its content stays
+//! readable then, and takes space on the tier. So each use checks whether the copy still has a name, and a
 //! thread closes copies that have none any more, or were not used for a while.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long an unused copy stays open.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
 
-/// When copies are closed that nobody uses.
+/// When unused copies are closed.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     look_every: Duration,
@@ -111,7 +111,7 @@ impl OpenFiles {
         file
     }
 
-    /// Closes a copy, unless another one is there by now.
+    /// Closes a copy, unless it was replaced by another one.
     pub(super) fn forget(&self, key: &FileKey, file: &Arc<File>) {
         let _closed = self.shared.state.lock().remove(key, file);
     }
@@ -144,7 +144,7 @@ impl State {
 }
 
 impl Shared {
-    /// Closes copies that nobody uses, or that were taken away, until the cache is dropped.
+    /// Closes copies that are unused or were removed, until the cache is dropped.
     fn close_unused(&self, pace: Pace) {
         while let Some(files) = self.next_look(pace.look_every) {
             for (key, file, unused) in files {

@@ -1,4 +1,4 @@
-//! The pace of moves: a rate, a bar, and an end when the user says so.
+//! The pace of moves: a rate, a progress bar, and cancellation by the user.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -15,13 +15,13 @@ use host::progress::Bar;
 /// How often an interrupt is looked for, at least, in parts of a second.
 const LOOKS: u64 = 10;
 
-/// Goes at a rate, if there is one, after those who read the same disk, shows how far it is, and
-/// stops when it is asked to.
+/// Limits moves to a rate, if there is one, yields to other readers of the disk, shows progress, and
+/// stops on request.
 #[derive(Debug)]
 pub struct Paced {
     rate: Option<Rate>,
     throttle: Throttle,
-    /// Bytes that take a part of a second.
+    /// Bytes in a fraction of a second.
     slice: u64,
     behind: Arc<Mutex<Behind>>,
     interrupt: Interrupt,
@@ -42,7 +42,7 @@ impl Paced {
         }
     }
 
-    /// Returns the same pace for what comes after this, as a bar of its own shows it.
+    /// Returns the same pace for the next move, with its own progress bar.
     pub fn next(&self, bar: Bar) -> Self {
         Self {
             behind: Arc::clone(&self.behind),
@@ -50,12 +50,12 @@ impl Paced {
         }
     }
 
-    /// Says that what is moved from now on is read from the disk that `path` lies on.
+    /// Sets the disk that later moves read: the one below `path`.
     pub fn read_from(&self, path: &Path) {
         self.behind.lock().watch(Disk::below(path));
     }
 
-    /// Returns how often was waited for others who read that disk.
+    /// Returns how often the mover waited for other readers of that disk.
     pub fn gave_way(&self) -> u64 {
         self.behind.lock().gave_way()
     }

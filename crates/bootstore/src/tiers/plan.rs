@@ -28,39 +28,39 @@ const ENDS: u64 = 2 * 4096;
 /// One move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What is done.
+    /// The kind of move.
     pub change: Change,
     /// Which candidate, by its key.
     pub key: ContentId,
-    /// The tier's place.
+    /// The index of the tier.
     pub place: usize,
     /// Bytes that are moved.
     pub bytes: u64,
-    /// Of a copy that is made, how many of the bytes others have there already.
+    /// For a copy that is made, those of the bytes that other objects have there already.
     pub shared_bytes: u64,
 }
 
-/// What a move does.
+/// The kind of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A copy goes.
+    /// A copy is removed.
     Demote,
     /// A copy is made.
     Promote,
 }
 
-/// What is to be done, in this order.
+/// The moves of a plan, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
     /// The moves.
     pub steps: Vec<Step>,
-    /// Things that are pinned and find no room on any tier.
+    /// Pinned objects that fit on no tier.
     pub unmet_pins: Vec<ContentId>,
     /// Bytes on each tier then.
     pub bytes_then: Vec<u64>,
 }
 
-/// Returns all that the policy is told, of what is in the store and on the tiers.
+/// Returns the inputs of the policy, from the store and the tiers.
 ///
 /// # Errors
 /// If the store cannot be read.
@@ -197,8 +197,8 @@ fn presence(seen: &[SeenTier], object: Option<ContentId>) -> Vec<Presence> {
     seen.iter().map(on).collect()
 }
 
-/// Decides what moves: tier by tier, the fastest first, each of what no faster one has room for.
-/// Tiers that are away (`None`) are passed over.
+/// Decides what moves: tier by tier, the fastest first, each from the objects that did not fit on a faster one.
+/// Missing tiers (`None`) are skipped.
 #[must_use]
 pub fn decide(candidates: &[Candidate], rooms: &[Option<u64>], now: Duration) -> Steps {
     let mut placed: BTreeSet<ContentId> = BTreeSet::new();
@@ -241,7 +241,7 @@ pub fn decide(candidates: &[Candidate], rooms: &[Option<u64>], now: Duration) ->
     }
 }
 
-/// Returns what the policy is told of a candidate for one tier.
+/// Returns what the policy is given about a candidate for one tier.
 fn fact(candidate: &Candidate, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
     let presence = candidate.on.get(place).copied().unwrap_or(Presence::Absent);
     // What a faster tier has is not wanted here, and neither is what cannot be made again.

@@ -28,7 +28,7 @@ pub(super) struct Remembered {
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// When the directory had changed last.
+    /// The directory's last modification time.
     changed: Option<SystemTime>,
     objects: HashMap<FileKey, Option<ContentId>>,
 }
@@ -41,7 +41,7 @@ impl Remembered {
         }
     }
 
-    /// Returns the object that the copy of a file is, which is known by what `key` returns; `None` if
+    /// Returns the object that is the copy of a file, whose record has the key that `key` returns; `None` if
     /// there is none.
     pub(super) fn object_of(
         &self,

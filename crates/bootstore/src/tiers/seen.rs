@@ -1,4 +1,4 @@
-//! What lies on the tiers now, as whoever only looks sees it: no lock, no change.
+//! The contents of the tiers, for queries: takes no lock, changes nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use super::marks::Marks;
 /// A tier at one moment.
 #[derive(Debug)]
 pub struct SeenTier {
-    /// What somebody said of it.
+    /// Its configuration.
     pub spec: TierSpec,
     /// What it can do; or why it cannot be used.
     pub is: Result<Capability, String>,
@@ -28,7 +28,7 @@ pub struct SeenTier {
 }
 
 impl SeenTier {
-    /// Returns the bytes that objects may take; 0 of one that is not there.
+    /// Returns its capacity for objects; 0 of a missing one.
     pub fn room_bytes(&self) -> u64 {
         let room = self.spec.room;
         self.is
@@ -36,23 +36,23 @@ impl SeenTier {
             .map_or(0, |is| room.bytes(is.capacity_bytes))
     }
 
-    /// Returns the bytes that objects take, what several have in common once.
+    /// Returns the bytes that objects use, shared ones counted once.
     pub fn used_bytes(&self) -> u64 {
         self.objects.values().sum::<u64>() + self.indexes.part_bytes()
     }
 
-    /// Returns the bytes of an object, with all of its parts, if it is there.
+    /// Returns the bytes of an object, with all of its parts, if it has a copy.
     pub fn bytes_of(&self, object: ContentId) -> Option<u64> {
         let parts = self.indexes.get(object).map_or(0, Index::part_bytes);
         Some(self.objects.get(&object)? + parts)
     }
 
-    /// Returns how many bytes of an object others here have, too.
+    /// Returns how many bytes of an object other objects here share.
     pub fn shared_bytes(&self, object: ContentId) -> u64 {
         self.indexes.shared_bytes(object)
     }
 
-    /// Returns whether somebody has a copy open.
+    /// Returns whether a copy is open.
     pub fn is_open(&self, object: ContentId) -> bool {
         let path = self.spec.dir.join(object.to_string());
         matches!(hold_alone(&path), Hold::Open)
@@ -60,7 +60,7 @@ impl SeenTier {
 }
 
 impl Tiers {
-    /// Looks at all tiers, the fastest first.
+    /// Returns the contents of all tiers, the fastest first.
     pub fn look(&self) -> Vec<SeenTier> {
         let marks = Marks::read(self);
         let look = |spec: &TierSpec| {

@@ -1,5 +1,5 @@
-//! Reading whole copies of files that the kernel does not pass through to them: programs, and all
-//! files where it knows no passthrough.
+//! Reading whole copies of files for which the kernel does not use passthrough: programs, and all
+//! files where passthrough is not supported.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use blocks::{BlockRange, BlockSource, FileKey, SourceError, WholeCopies};
 
 use super::open_files::OpenFiles;
 
-/// A source whose files are read from their copies, as long as these can be read.
+/// A source whose files are read from their copies, as long as these are readable.
 pub struct CopiedSource {
     copies: Arc<dyn WholeCopies>,
     open: OpenFiles,

@@ -1,8 +1,8 @@
-//! Which files go to a tier whole, of those that a boot image was recorded of, and which by the blocks in
-//! its own copy.
+//! Decides which files of a boot image are copied to a tier whole, and which by the blocks in the boot
+//! image's own copy.
 //!
-//! A whole copy is of use to mounts whose opens the kernel asks for, and passes through. So each
-//! standalone mount notes with its boot image whether it is one.
+//! A whole copy is useful for mounts whose opens are requests that the kernel passes through. So each
+//! standalone mount records with its boot image whether it is one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -21,15 +21,15 @@ use super::whole::WholeFile;
 /// The ways of the files that starts of one source read.
 #[derive(Clone, Debug, Default)]
 pub struct Ways {
-    /// Those that go whole.
+    /// The files that are copied whole.
     pub whole: Vec<WholeFile>,
     /// How many go by blocks, by why.
     pub blocks: BTreeMap<Because, u64>,
 }
 
 impl Ways {
-    /// Decides for the files of a boot image whose source was served last from the directory `passed`
-    /// with its files passed through; `None` if they were not. What changed since it was recorded is
+    /// Decides for the files of a boot image whose source was last served from the directory `passed`
+    /// with passthrough; `None` if without. Files that changed since the recording are
     /// left out.
     pub fn of(image: &Image, passed: Option<&Path>) -> Self {
         let plan = image.data_plan();
@@ -77,14 +77,14 @@ fn way(
 #[derive(Clone, Debug)]
 pub(super) struct Hot {
     pub(super) file: WholeFile,
-    /// The boot image whose starts read it, as people call it.
+    /// The name of the boot image whose starts read it.
     pub(super) of: String,
     /// That of the boot image: each start needs both.
     pub(super) heat: Heat,
 }
 
-/// Returns the files that are to go whole, by what they are known by, of all boot images whose sources
-/// are passed through; and notes which boot images need no copy, because all their files go so.
+/// Returns the files that are copied whole, by their keys, of all boot images whose sources use
+/// passthrough; and records which boot images need no copy, because all their files are copied whole.
 pub(super) fn hot_files(
     tiers: &Tiers,
     store: &Store,
@@ -123,8 +123,8 @@ pub fn passed_from(tiers: &Tiers, id: &ImageId) -> Option<PathBuf> {
     known.passed.map(PathBuf::from)
 }
 
-/// Notes from where a mount with this boot image passes files through; `None` if it does not. Without
-/// it the next plan is that of the mount before.
+/// Records from which directory a mount with this boot image passes files through; `None` if it does not. Without
+/// this record the next plan assumes the mount before.
 pub fn note_passing(tiers: &Tiers, id: &ImageId, dir: Option<&Path>) {
     if !tiers.are_used() {
         return;

@@ -24,7 +24,7 @@ use super::known::Known;
 use super::mover::Mover;
 use super::remembered::Remembered;
 
-/// A regular file of this machine, in the version it had when it was looked at.
+/// A regular file of this machine, in the version found when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WholeFile {
     path: PathBuf,
@@ -32,10 +32,10 @@ pub struct WholeFile {
 }
 
 impl WholeFile {
-    /// Looks at a file.
+    /// Examines a file.
     ///
     /// # Errors
-    /// If it is not there, or not a regular file.
+    /// If it does not exist, or is not a regular file.
     pub fn at(path: &Path) -> anyhow::Result<Self> {
         let looking = || format!("looking at {}", path.display());
         let path = fs::canonicalize(path).with_context(looking)?;
@@ -45,12 +45,12 @@ impl WholeFile {
         Ok(Self { path, version })
     }
 
-    /// Returns what it is known by.
+    /// Returns the key of its record.
     pub fn key(&self) -> ContentId {
         key_of(&self.path, &self.version)
     }
 
-    /// Returns where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -128,11 +128,11 @@ fn key_of(path: &Path, version: &Version) -> ContentId {
 }
 
 impl Mover {
-    /// Brings a file to a tier, whole. A copy that is there is read and verified; if it has rotted,
-    /// it is made anew.
+    /// Copies a file to a tier, whole. An existing copy is read and verified; if it is damaged,
+    /// it is written again.
     ///
     /// # Errors
-    /// If the tier is away or full, the file is written to meanwhile, or `pace` stops it.
+    /// If the tier is missing or full, the file is written to meanwhile, or `pace` stops it.
     pub fn bring_file(
         &self,
         file: &WholeFile,
@@ -231,8 +231,8 @@ impl WholeCopies for SourceCopies {
 }
 
 impl Tiers {
-    /// Notes that no copy of an object is left on purpose: what is known of a file and not there is
-    /// lost.
+    /// Removes the records of files whose copy this object is, since it is removed on purpose: a file with a
+    /// record and without a copy counts as lost.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -249,10 +249,10 @@ impl Tiers {
         Ok(())
     }
 
-    /// Returns what is known of the versions of a file, which may be gone, with their keys.
+    /// Returns the records of the versions of a file, which may not exist, with their keys.
     ///
     /// # Errors
-    /// If nothing is known of it.
+    /// If there are none.
     pub fn versions_of(&self, path: &Path) -> anyhow::Result<Vec<(ContentId, Known)>> {
         let there = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
         let there = there.with_context(|| format!("looking for {}", path.display()))?;

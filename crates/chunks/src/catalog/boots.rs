@@ -37,7 +37,7 @@ pub(super) struct Boots {
 struct BootsState {
     /// By index.
     kept: HashMap<ContentId, Vec<StoredBoot>>,
-    /// What the files take.
+    /// The size of the files.
     bytes: u64,
     /// The limit of these bytes.
     most: u64,
@@ -51,7 +51,7 @@ struct StoredBoot {
     /// Of the boot images of its index the newest has the highest.
     number: u64,
     entry: BootEntry,
-    /// Who gave it; 0 if nobody knows.
+    /// The machine that uploaded it; 0 if unknown.
     giver: u64,
     /// When it came, among all.
     age: u64,
@@ -172,7 +172,7 @@ fn one_of_the_most(all: &[(ContentId, &StoredBoot)], giver: u64, more: u64) -> O
 }
 
 impl Boots {
-    /// Reads which there are. What they may take is not bounded yet.
+    /// Reads the existing ones. Their size is not limited yet.
     pub(super) fn read(dir: &Path) -> Result<Self, CatalogError> {
         let mut found = Vec::new();
         for entry in fs::read_dir(dir).map_err(failed(dir))? {
@@ -210,11 +210,11 @@ impl Boots {
 }
 
 impl Catalog {
-    /// Has all boot images together take so many bytes at most, from now on; what is beyond them
-    /// goes at once.
+    /// Limits the size of all boot images together from now on; the excess is evicted
+    /// at once.
     ///
     /// # Errors
-    /// If it cannot be removed.
+    /// If a file cannot be removed.
     pub fn limit_boots(&self, bytes: u64) -> Result<(), CatalogError> {
         let _turn = self.write_lock.lock();
         // Nobody gives anything: who has the most loses.
@@ -234,7 +234,7 @@ impl Catalog {
         BOOT_MAX.min(most / BLOCK * BLOCK)
     }
 
-    /// Returns what the boot images take, and what they may take.
+    /// Returns the size of the boot images, and its limit.
     #[must_use]
     pub fn boot_room(&self) -> (u64, u64) {
         let state = self.boots.state.lock();
@@ -250,8 +250,8 @@ impl Catalog {
         kept.into_iter().map(|kept| kept.entry).collect()
     }
 
-    /// Returns the file of a boot image, which may be gone when it is opened; `None` if it is not
-    /// there any more.
+    /// Returns the path of a boot image, which may be removed before it is opened; `None` if it does not
+    /// exist any more.
     #[must_use]
     pub fn boot_path(&self, index: &ContentId, boot: &ContentId) -> Option<PathBuf> {
         let state = self.boots.state.lock();
@@ -260,8 +260,8 @@ impl Catalog {
             .map(|kept| kept.path.clone())
     }
 
-    /// Returns `len` bytes of a boot image from `offset`, fewer at its end; `None` if it is not
-    /// there any more.
+    /// Returns `len` bytes of a boot image from `offset`, fewer at its end; `None` if it does not
+    /// exist any more.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -290,12 +290,12 @@ impl Catalog {
         }
     }
 
-    /// Keeps a boot image of an index, which lies in `blocks`, as the newest. For it go the oldest
-    /// of whoever has given the most: of this index if there are [`BOOTS_KEPT`], and of all if
-    /// there is no room.
+    /// Stores the boot image in `blocks` as the newest of an index. This evicts the oldest one of the machine
+    /// with the most bytes: of this index if there are [`BOOTS_KEPT`], and of all if
+    /// there is no space.
     ///
     /// # Errors
-    /// If its bytes are not what `id` names, there is no room, or it cannot be written.
+    /// If its bytes do not match `id`, there is no space, or it cannot be written.
     pub fn keep_boot(
         &self,
         index: &ContentId,
@@ -385,7 +385,7 @@ impl Catalog {
         }
     }
 
-    /// Removes the boot images of an index that is gone.
+    /// Removes the boot images of an index that was removed.
     pub(super) fn forget_boots(&self, index: &ContentId) -> Result<(), CatalogError> {
         let dir = self.boot_dir(index);
         match fs::remove_dir_all(&dir) {

@@ -1,6 +1,6 @@
-//! What the indexes of sources take on the disk, and which of them go when that is too much: of those
-//! that nobody has open and that are not pinned, the ones that were used longest ago. Their sources are
-//! fetched again from where they came, as those are that lost chunks.
+//! The disk usage of the indexes of sources, and their eviction: of those that are neither open nor pinned,
+//! the least recently used ones. Their sources are fetched again from their origin, as are those that lost
+//! chunks.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,13 +14,13 @@ use blocks::ContentId;
 use super::{Catalog, CatalogError, CatalogState, failed};
 use crate::index::Index;
 
-/// What is on the disk, in `CatalogState`.
+/// The indexes on the disk, in `CatalogState`.
 #[derive(Debug)]
 pub(super) struct Indexes {
     kept: HashMap<ContentId, Kept>,
-    /// What the files take.
+    /// The size of the files.
     bytes: u64,
-    /// What they may take.
+    /// The limit.
     most: u64,
     /// Each use has a higher number than those before.
     next: u64,
@@ -44,7 +44,7 @@ impl Default for Indexes {
 }
 
 impl Indexes {
-    /// Looks at those in a directory: which was written when is what is known of their uses.
+    /// Reads those in a directory: their modification times stand for their last uses.
     pub(super) fn read(dir: &Path) -> Result<Self, CatalogError> {
         let mut found = Vec::new();
         for entry in fs::read_dir(dir).map_err(failed(dir))? {
@@ -108,10 +108,10 @@ impl CatalogState {
 }
 
 impl Catalog {
-    /// Has indexes take so many bytes at most, from now on.
+    /// Limits the size of the indexes from now on.
     ///
     /// # Errors
-    /// If one that is too much cannot be removed. What is open or pinned stays, and is no error.
+    /// If an excess index cannot be removed. Open and pinned ones stay, which is no error.
     pub fn limit_indexes(&self, bytes: u64) -> Result<(), CatalogError> {
         let _turn = self.write_lock.lock();
         self.state.lock().indexes.most = bytes;
@@ -124,14 +124,14 @@ impl Catalog {
         }
     }
 
-    /// Returns what indexes take, and what they may take.
+    /// Returns the size of the indexes, and its limit.
     #[must_use]
     pub fn index_room(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.indexes.bytes, state.indexes.most)
     }
 
-    /// Makes room for an index that is about to be written, unless it is there already.
+    /// Makes space for an index that is about to be written, unless it exists already.
     pub(super) fn make_index_room(&self, index: &Index) -> Result<(), CatalogError> {
         let is_there = self.state.lock().indexes.kept.contains_key(&index.id());
         match is_there {

@@ -9,11 +9,11 @@ use blocks::ContentId;
 
 use super::{Catalog, CatalogError, failed};
 
-/// Where the notes are.
+/// The directory of the pins.
 pub(super) const DIR: &str = "pins";
 
 impl Catalog {
-    /// Returns the names of what is to stay.
+    /// Returns the names of pinned sources.
     #[must_use]
     pub fn pins(&self) -> Vec<Vec<u8>> {
         self.state.lock().pins.iter().cloned().collect()
@@ -38,10 +38,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// Forgets that it is.
+    /// Removes a pin.
     ///
     /// # Errors
-    /// If the note cannot be removed.
+    /// If its file cannot be removed.
     pub fn forget_pin(&self, name: &[u8]) -> Result<(), CatalogError> {
         let _turn = self.write_lock.lock();
         if self.is_pinned(name) {
@@ -62,7 +62,7 @@ impl Catalog {
     }
 }
 
-/// Reads the notes.
+/// Reads the pins.
 pub(super) fn read(dir: &Path) -> Result<BTreeSet<Vec<u8>>, CatalogError> {
     let mut pins = BTreeSet::new();
     for entry in fs::read_dir(dir).map_err(failed(dir))? {

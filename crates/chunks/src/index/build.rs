@@ -12,12 +12,12 @@ use crate::{CHUNK_MAX, ChunkId, ChunkStore, Class, PutOutcome};
 /// Why a chunk could not be kept.
 pub type KeepError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Who keeps the chunks of what is indexed: a store of this process, or one of another.
+/// Stores the chunks of an index that is being built: in this process, or in another.
 pub trait Keep {
-    /// Keeps the chunk whose bytes are `raw`, unless it is there already.
+    /// Stores the chunk whose bytes are `raw`, unless it is there already.
     ///
     /// # Errors
-    /// If there is no room for it, or its keeper does not answer.
+    /// If there is no space for it, or the other process does not respond.
     fn keep(&self, id: &ChunkId, raw: &[u8]) -> Result<PutOutcome, KeepError>;
 }
 
@@ -37,28 +37,28 @@ pub enum BuildError {
     /// A file could not be read, or changed while it was.
     #[error("cannot read {path}")]
     Read {
-        /// Which one.
+        /// The path.
         path: String,
-        /// Why not.
+        /// The cause.
         source: SourceError,
     },
     /// A chunk could not be kept.
     #[error("cannot keep a chunk of {path}")]
     Keep {
-        /// Of which file.
+        /// The path of the file.
         path: String,
-        /// Why not.
+        /// The cause.
         source: KeepError,
     },
     /// The source is too large for an index.
     #[error("the source cannot be indexed")]
     Index(#[from] IndexError),
-    /// Somebody wanted it to stop.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// What indexing came to.
+/// The result of indexing.
 #[derive(Clone, Debug)]
 pub struct Built {
     /// The index.
@@ -69,11 +69,11 @@ pub struct Built {
     pub new_bytes: u64,
 }
 
-/// Reads every file of `source`, whose metadata `tree` is, and keeps its chunks in `store`. The
-/// watch is told how many bytes are done.
+/// Reads every file of `source`, whose metadata is `tree`, and stores its chunks in `store`. `watch`
+/// receives the number of bytes read so far.
 ///
 /// # Errors
-/// If a file cannot be read in the version that the tree says, or a chunk cannot be kept.
+/// If a file cannot be read in the version of `tree`, or a chunk cannot be stored.
 pub fn build(
     label: &[u8],
     tree: &Arc<Tree>,
@@ -119,7 +119,7 @@ pub fn build(
     })
 }
 
-/// What was cut so far.
+/// Counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Bytes of all files.

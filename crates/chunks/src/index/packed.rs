@@ -19,11 +19,11 @@ pub fn pack(bytes: &[u8]) -> (Codec, Vec<u8>) {
     }
 }
 
-/// Returns the `raw_len` bytes that [`pack`] was given. Memory grows with what comes out, not with
-/// what is claimed.
+/// Returns the `raw_len` bytes that were packed. Memory grows with the output, not with the claimed
+/// length.
 ///
 /// # Errors
-/// If `raw_len` is beyond [`INDEX_MAX`], or other than what comes out.
+/// If `raw_len` is beyond [`INDEX_MAX`], or differs from the length of the output.
 pub fn unpack(codec: Codec, packed: &[u8], raw_len: u64) -> Result<Vec<u8>, IndexError> {
     if raw_len > INDEX_MAX {
         return Err(IndexError::TooLarge { bytes: raw_len });

@@ -38,7 +38,7 @@ const FADE: u64 = 64;
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     all: u64,
-    /// Those that somebody waited for.
+    /// Demand accesses.
     waited: u64,
 }
 
@@ -92,11 +92,11 @@ pub(super) struct Learned {
     mask: u64,
     shadows: Vec<Shadow>,
     window: u32,
-    /// What was asked for of the sample.
+    /// The requests in the sample.
     asked: Seen,
     kind: PolicyKind,
     used: Box<dyn Policy>,
-    /// What is where, and so what a new policy begins with.
+    /// The entries by slot, with which a new policy begins.
     items: Vec<Option<Item>>,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Lfu {
     order: BTreeSet<(Rank, Slot)>,
     /// Rank and number of uses, by slot.
     slots: Vec<(Rank, u64)>,
-    /// The worth of what was evicted last.
+    /// The priority of the latest evicted entry.
     age: u64,
     clock: u64,
 }

@@ -1,4 +1,4 @@
-//! Least recently used. A scan defeats it: what is read once evicts what is read daily.
+//! Least recently used. A scan defeats it: entries that are read once evict those that are read daily.
 
 use super::queue::Queue;
 use super::{Item, Policy, Slot};

@@ -2,7 +2,7 @@
 
 use super::{Slot, entry};
 
-/// Who stands before and behind a slot.
+/// The neighbours of a slot in its queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     newer: Option<Slot>,
@@ -28,7 +28,7 @@ impl Queue {
         }
     }
 
-    /// Takes a slot that is in the queue out.
+    /// Removes a slot that is in the queue.
     pub(super) fn remove(&mut self, slot: Slot) {
         let Node { newer, older } = self.nodes[slot.index()];
         match newer {
@@ -41,7 +41,7 @@ impl Queue {
         }
     }
 
-    /// Takes out the slot that came first.
+    /// Removes and returns the oldest slot.
     pub(super) fn pop(&mut self) -> Option<Slot> {
         let slot = self.oldest?;
         self.remove(slot);

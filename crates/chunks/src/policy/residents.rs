@@ -26,12 +26,12 @@ impl Fingerprint for crate::ChunkId {
 pub struct Limit {
     /// Bytes.
     pub bytes: u64,
-    /// How many things.
+    /// Number of entries.
     pub entries: usize,
 }
 
 impl Limit {
-    /// Returns a limit on bytes, and none but 2^32 on their number.
+    /// Returns a limit on bytes, and 2^32 for their number.
     #[must_use]
     pub const fn bytes(bytes: u64) -> Self {
         Self {
@@ -55,7 +55,7 @@ pub struct Residents<K, V> {
     slots: HashMap<K, Slot>,
     entries: Vec<Option<Entry<K, V>>>,
     free: Vec<Slot>,
-    /// How often each is pinned, whether it is here or not. The policy does not know the pinned.
+    /// How often each is pinned, whether it is cached or not. The policy does not contain pinned entries.
     pins: HashMap<K, u32>,
     policy: Box<dyn Policy>,
     limit: Limit,
@@ -99,7 +99,7 @@ impl<K: Clone + Eq + Hash + Fingerprint, V> Residents<K, V> {
         self.slots.is_empty()
     }
 
-    /// Returns the bytes that they take.
+    /// Returns the bytes of all entries.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -123,7 +123,7 @@ impl<K: Clone + Eq + Hash + Fingerprint, V> Residents<K, V> {
         self.pins.contains_key(key)
     }
 
-    /// Returns whether one of so many bytes can be let in: what is not pinned can go.
+    /// Returns whether an entry of this size can be added: enough is not pinned.
     #[must_use]
     pub fn has_room(&self, bytes: u32) -> bool {
         let bytes = self.pinned_bytes.saturating_add(u64::from(bytes));
@@ -143,7 +143,7 @@ impl<K: Clone + Eq + Hash + Fingerprint, V> Residents<K, V> {
         entry.map(|entry| &mut entry.value)
     }
 
-    /// Notes a use of `key`, and returns whether it is here.
+    /// Records a use of `key`, and returns whether it is cached.
     pub fn hit(&mut self, key: &K, class: Class) -> bool {
         let Some(&slot) = self.slots.get(key) else {
             return false;
@@ -154,8 +154,8 @@ impl<K: Clone + Eq + Hash + Fingerprint, V> Residents<K, V> {
         true
     }
 
-    /// Lets in what is not here yet, and hands to `gone` what has to go for it. Returns whether it
-    /// was let in: not if what is pinned leaves too little room, and then nothing goes either.
+    /// Adds an entry, and passes evicted ones to `gone`. Returns whether it was added: if pinned entries leave
+    /// too little space it is not, and nothing is evicted.
     pub fn admit(&mut self, key: K, value: V, item: Item, gone: &mut dyn FnMut(K, V)) -> bool {
         let bytes = u64::from(item.bytes);
         if !self.has_room(item.bytes) || self.slots.contains_key(&key) {
@@ -188,7 +188,7 @@ impl<K: Clone + Eq + Hash + Fingerprint, V> Residents<K, V> {
         self.release(slot)
     }
 
-    /// Takes one out that is not here any more, pinned or not.
+    /// Removes an entry, pinned or not.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let slot = *self.slots.get(key)?;
         if self.pins.contains_key(key) {

@@ -13,22 +13,22 @@ use super::{Item, Policy, Slot, entry};
 use crate::Class;
 
 /// The part of the room that the small queue has: a twentieth. The paper has a tenth; with it,
-/// starts of many images lose a point or two to scans that nobody waits for.
+/// starts of many images lose a point or two to scans that no start waits for.
 const SMALL_PART: u64 = 20;
 /// The part that what came ahead of time has, before somebody uses it.
 const AHEAD_PART: u64 = 100;
 /// Uses that are counted.
 const USES_MAX: u8 = 3;
 
-/// Where a slot stands.
+/// The queue that a slot is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Segment {
-    /// What came ahead of time, and was not asked for since.
+    /// Added by prefetch, and not used since.
     Ahead,
     /// What has to prove itself.
     #[default]
     Small,
-    /// What has.
+    /// Used.
     Main,
 }
 

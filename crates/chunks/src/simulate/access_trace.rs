@@ -15,17 +15,17 @@ pub enum AccessTraceError {
     /// It cannot be read.
     #[error("cannot read line {line}")]
     Io {
-        /// Which line, from 1.
+        /// The line, from 1.
         line: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A line is not what it should be.
+    /// A line is invalid.
     #[error(
         "line {line} is not CHUNK BYTES, or CHUNK BYTES p: a name without spaces, and 1 to 2^32-1"
     )]
     Line {
-        /// Which line, from 1.
+        /// The line, from 1.
         line: u64,
     },
     /// There are more accesses than fit in memory.
@@ -36,8 +36,8 @@ pub enum AccessTraceError {
     },
 }
 
-/// Reads at most `limit` accesses. Empty lines, and those that begin with `#`, mean nothing. A chunk
-/// is a number, or any other word, which stands for a number.
+/// Reads at most `limit` accesses. Empty lines, and those that begin with `#`, are skipped. A chunk
+/// is a number, or any other text, which is mapped to a number.
 ///
 /// # Errors
 /// If it cannot be read, is not of this form, or too long.

@@ -1,5 +1,5 @@
 //! A synthetic host: machines start containers of popular and less popular images, which share base
-//! layers; a start reads the hot part of its image, and some go on to read all of it.
+//! layers; a start reads the hot part of its image, and some then read all of it.
 
 use super::{ChunkAccess, Random, Zipf};
 use crate::{CHUNK_MAX, Class};
@@ -21,7 +21,7 @@ pub struct ManyVms {
     pub hot_permille: u64,
     /// How many of a hundred starts are followed by a scan.
     pub scans_percent: u64,
-    /// Whether somebody waits for a scan.
+    /// Whether a client waits for a scan.
     pub scan_class: Class,
     /// How popular the first image is beside the others.
     pub zipf: f64,
@@ -62,7 +62,7 @@ impl ManyVms {
         }
     }
 
-    /// Returns what is asked for, in order: the same each time.
+    /// Returns the accesses, in order: the same each time.
     pub fn accesses(self) -> impl Iterator<Item = ChunkAccess> {
         let zipf = Zipf::new(self.images, self.zipf);
         let mut random = Random::new(self.seed);

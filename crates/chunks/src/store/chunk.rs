@@ -21,7 +21,7 @@ const LEVEL: i32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Codec {
-    /// As they are.
+    /// Uncompressed.
     Raw = 0,
     /// One zstd frame.
     Zstd = 1,
@@ -39,12 +39,12 @@ impl Codec {
     }
 }
 
-/// A chunk as it lies on the disk and goes over the wire.
+/// A chunk as it is stored and sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// What `bytes` are.
+    /// The encoding of `bytes`.
     pub codec: Codec,
-    /// How many bytes they stand for: 1 to [`CHUNK_MAX`].
+    /// The decompressed length: 1 to [`CHUNK_MAX`].
     pub raw_len: u32,
     /// The bytes, at most as many as `raw_len`.
     pub bytes: Vec<u8>,
@@ -56,13 +56,13 @@ pub enum ChunkError {
     /// Its lengths cannot be those of a chunk.
     #[error("a length of a chunk is out of bounds")]
     Length,
-    /// Its bytes cannot be decompressed to the length it says.
+    /// Its bytes cannot be decompressed to the given length.
     #[error("a chunk cannot be decompressed")]
     Codec,
     /// It is another chunk.
     #[error("the content of the chunk has the hash {found}")]
     WrongId {
-        /// The one it is.
+        /// Its actual id.
         found: ChunkId,
     },
 }
@@ -98,11 +98,11 @@ impl Stored {
         })
     }
 
-    /// Returns the raw bytes, which are those that `id` names. Never makes more of them than
-    /// [`CHUNK_MAX`], whatever the bytes ask for.
+    /// Returns the raw bytes, which match `id`. Never decompresses more than [`CHUNK_MAX`], whatever the
+    /// data claims.
     ///
     /// # Errors
-    /// If they are anything else.
+    /// If they do not match.
     pub fn open(self, id: &ChunkId) -> Result<Vec<u8>, ChunkError> {
         let raw = self.decode()?;
         let found = ChunkId::of(&raw);
@@ -113,10 +113,10 @@ impl Stored {
         }
     }
 
-    /// As [`open`](Self::open), and keeps what is stored.
+    /// As [`open`](Self::open), without consuming it.
     ///
     /// # Errors
-    /// As there.
+    /// As [`open`](Self::open).
     pub fn read(&self, id: &ChunkId) -> Result<Vec<u8>, ChunkError> {
         match self.codec {
             Codec::Raw => self.clone().open(id),

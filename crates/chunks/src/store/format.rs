@@ -26,7 +26,7 @@ const _: () = assert!(OVERHEAD as usize == HEAD + LINE);
 pub(super) const FIRST: u32 = 64;
 const _: () = assert!(FIRST as usize == HEADER);
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
     /// They were changed, or never were a part of a segment.
@@ -35,12 +35,12 @@ pub enum SegmentError {
     /// A later nicfetch wrote them.
     #[error("it has version {found}; this program knows {VERSION}")]
     Version {
-        /// The version.
+        /// The version found.
         found: u32,
     },
 }
 
-/// Where a record is, and what it holds.
+/// The place of a record, and its chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) id: ChunkId,
@@ -181,8 +181,8 @@ pub(super) fn parse_head(
     }
 }
 
-/// Returns the chunk of a record, whose head and bytes these are, if it is the one that `line`
-/// says, and not damaged.
+/// Returns the chunk of a record with this head and bytes, if it matches `line`
+/// and is not damaged.
 pub(super) fn parse_record(
     number: u64,
     line: &Line,
@@ -221,7 +221,7 @@ pub(super) fn seal(number: u64, end: u32, lines: &[Line]) -> Vec<u8> {
     out
 }
 
-/// What a tail says of its table.
+/// The description of a table in its tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
     /// Where the records end, and the table begins.

@@ -27,13 +27,13 @@ pub(super) struct Contents {
     pub(super) lines: Vec<Line>,
     /// Where the last record ends.
     pub(super) end: u32,
-    /// Whether a table said so.
+    /// Whether it has a table.
     pub(super) sealed: bool,
-    /// Whether something is behind that which is no record.
+    /// Whether there is data behind that which is not a record.
     pub(super) torn: bool,
 }
 
-/// Returns where a segment lies.
+/// Returns the path of a segment.
 pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016x}.seg"))
 }
@@ -91,7 +91,7 @@ impl Segment {
         parse_record(self.number, line, &head, bytes)
     }
 
-    /// Reads a record without waiting for a disk; `None` if some of it is not in memory, and if it
+    /// Reads a record without waiting for a disk; `None` if some of it is not in memory, or it
     /// is damaged.
     pub(super) fn read_now(&self, line: &Line) -> Option<Stored> {
         let mut head = [0; HEAD];

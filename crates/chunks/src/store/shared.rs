@@ -1,4 +1,4 @@
-//! A store that several processes share: each writes to a part of its own, and reads all parts.
+//! A store that several processes share: each writes its own part, and reads all parts.
 
 use std::collections::HashMap;
 use std::fs;
@@ -38,10 +38,10 @@ struct Others {
 }
 
 impl SharedStore {
-    /// Opens the store in `dir`, which is made if it is not there.
+    /// Opens the store in `dir`, which is created if missing.
     ///
     /// # Errors
-    /// If the configuration cannot work for a part of the budget, or a file cannot be used.
+    /// If the configuration is invalid for a part of the budget, or a file cannot be used.
     pub fn open(dir: &Path, config: StoreConfig) -> Result<Self, OpenStoreError> {
         let config = StoreConfig {
             budget_bytes: config.budget_bytes / PARTS,

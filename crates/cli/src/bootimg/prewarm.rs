@@ -2,12 +2,13 @@
 
 mod on_tier;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use blocks::Digest;
-use bootimg::{Image, ImageId, Store, StoreError};
+use bootimg::{ImageId, Pass, PassedImage, Store, StoreError};
 use oci::Reference;
 use serde::Serialize;
 
@@ -38,8 +39,8 @@ const MOUNT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Load boot images into memory, and into the page cache of their mounts
 ///
-/// Each is loaded in one sequential pass and verified, the most valuable first, as long as it fits
-/// the budget; then every mount that uses it pushes it into its page cache. With --tier, each gets
+/// All are loaded in one sequential pass over the disk and verified: the most valuable first, as long as what
+/// they do not share fits the budget. Then every mount that uses one pushes it into its page cache. With --tier, each gets
 /// a copy on a tier instead (see yolofs tier): written, synced, read again and compared.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PrewarmArgs {
@@ -72,9 +73,11 @@ struct Warmed {
     bytes: u64,
     /// Bytes that were loaded and are what was recorded.
     loaded_bytes: u64,
+    /// Of these, the ones that no boot image before it has.
+    new_bytes: u64,
     /// Extents whose hash is wrong: reads of them go to the source.
     damaged: u64,
-    /// Milliseconds it took to load.
+    /// Milliseconds it took to load all: they are read in one pass.
     took_ms: u64,
     /// Whether it did not fit the budget.
     over_budget: bool,
@@ -106,29 +109,23 @@ pub(super) fn run(
         return Ok(Outcome::Done);
     }
     let run_dir = RunDir::open(&run_dir.run_dir)?;
-    let mut left = args.budget.map_or(u64::MAX, |size| size.0);
+    // Demand first: mounts answer from their boot images meanwhile, with or without us.
+    let (pass, took_ms) = load(&store, &wanted, args.budget, interrupt)?;
     let mut warmed = Vec::new();
-    for (id, name) in wanted {
+    let mut elsewhere = BTreeSet::new();
+    for ((id, name), passed) in wanted.into_iter().zip(&pass.images) {
         interrupt.check()?;
-        let image = store
-            .open_image(&id)
-            .with_context(|| format!("opening {name}"))?;
-        let mut one = Warmed::nothing_yet(name, &image);
-        if one.bytes > left {
-            one.over_budget = true;
-        } else {
-            left -= one.bytes;
-            // Demand first: mounts answer from the boot image meanwhile, with or without us.
-            let before = image.residue();
-            load(&image, &mut one, interrupt)?;
+        let mut one = Warmed::of(name, passed, took_ms);
+        if !one.over_budget {
             one.mounts = warm_mounts(&run_dir, &id)?;
-            if !one.mounts.is_empty() {
-                // The page caches of the mounts have it: once is enough.
-                before.drop_since();
-            }
+        }
+        if !one.mounts.is_empty() {
+            elsewhere.insert(id);
         }
         warmed.push(one);
     }
+    // The page caches of the mounts have it: once is enough.
+    store.drop_passed(&pass, &elsewhere);
     let damaged = warmed.iter().any(|one| one.damaged > 0);
     print(args.format.format(), &warmed, |warmed| text(warmed))?;
     Ok(if damaged {
@@ -213,31 +210,46 @@ fn with_copies(store: &Store, id: ImageId, name: &str) -> anyhow::Result<Vec<(Im
 }
 
 impl Warmed {
-    fn nothing_yet(name: String, image: &Image) -> Self {
+    fn of(name: String, passed: &PassedImage, took_ms: u64) -> Self {
+        let loaded = !passed.over_budget;
         Self {
             name,
-            bytes: image.info().data_blocks * 4096,
-            loaded_bytes: 0,
-            damaged: 0,
-            took_ms: 0,
-            over_budget: false,
+            bytes: passed.bytes,
+            loaded_bytes: if loaded { passed.bytes } else { 0 },
+            new_bytes: if loaded { passed.new_bytes } else { 0 },
+            damaged: passed.damaged,
+            took_ms: if loaded { took_ms } else { 0 },
+            over_budget: passed.over_budget,
             mounts: Vec::new(),
         }
     }
 }
 
-fn load(image: &Image, one: &mut Warmed, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let doing = format!("loading {}", one.name);
-    let bar = progress::bytes(&doing, one.bytes);
+/// Loads all in one pass over the disk, and returns how many milliseconds that took.
+fn load(
+    store: &Store,
+    wanted: &[(ImageId, String)],
+    budget: Option<Size>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<(Pass, u64)> {
+    let doing = match wanted {
+        [(_, name)] => format!("loading {name}"),
+        many => format!("loading {} boot images", many.len()),
+    };
+    let ids: Vec<ImageId> = wanted.iter().map(|(id, _)| *id).collect();
+    let bar = progress::bytes(&doing, budget.map_or(0, |size| size.0));
     let started = Instant::now();
-    let loaded = image.load(&mut watch(&bar, interrupt));
+    let budget = budget.map(|size| size.0);
+    let loaded = store.load_all(&ids, budget, &mut watch(&bar, interrupt));
     bar.finish_and_clear();
     interrupt.check()?;
-    let report = loaded.context(doing)?;
-    one.loaded_bytes = report.bytes;
-    one.damaged = report.damaged.len();
-    one.took_ms = millis(started.elapsed());
-    Ok(())
+    let pass = loaded.context(doing)?;
+    log::info!(
+        "{} read in one pass, and {} between them",
+        Size(pass.bytes),
+        Size(pass.gap_bytes)
+    );
+    Ok((pass, millis(started.elapsed())))
 }
 
 /// Has every living mount that uses the image push it into its page cache, whoever serves it: a daemon

@@ -148,6 +148,25 @@ fn collect(
     Ok(collected)
 }
 
+/// Writes the page about one image, with what was measured of it just now.
+///
+/// # Errors
+/// If the store has no such image, or the page cannot be written.
+pub(super) fn page_about(
+    wanted: &str,
+    measured: &[u8],
+    path: &Path,
+    store: &StoreSettings,
+    run_dir: &RunDirArg,
+) -> anyhow::Result<()> {
+    let store = store.open_existing()?;
+    let subject = Subject::find(wanted, store.as_ref())?;
+    let collector = Collector::new(store.as_ref(), mounts::all(run_dir)?)?;
+    let mut image = collector.image(&subject)?;
+    image.measured = Measured::parse(measured)?.into_rest();
+    page_file::write_whole(path, image.html().as_bytes())
+}
+
 /// Takes out what was measured of an image, by all its names.
 fn take_measured(measured: Option<&mut Measured>, image: &ImageReport) -> Vec<report::Comparison> {
     let names = image.other_names.iter().chain([&image.name]);

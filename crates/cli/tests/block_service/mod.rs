@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::lab::{Lab, json};
+use crate::lab::{Lab, json, ok};
 
 /// A `nicfetch serve` of its own, without a mirror; killed when it is dropped.
 pub(crate) struct Nic {
@@ -30,10 +30,21 @@ impl Nic {
         )
     }
 
+    /// Serves the lab's store. More than one may do that, one after the other.
     pub(crate) fn at(lab: &Lab, address: &str, flags: &[&str]) -> Self {
-        // More than one may serve a lab's store, one after the other.
-        let admin = format!("unix:{}", lab.path("nic.admin").display());
-        let mut process = nicfetch(lab, "serve")
+        Self::of_store(lab, STORE, address, flags)
+    }
+
+    /// Serves a copy of the lab's store, beside the others.
+    pub(crate) fn second(lab: &Lab, address: &str, flags: &[&str]) -> Self {
+        let [store, copy] = [STORE, "second-nic"].map(|name| lab.path(name));
+        ok(Command::new("cp").arg("-a").args([store, copy]));
+        Self::of_store(lab, "second-nic", address, flags)
+    }
+
+    fn of_store(lab: &Lab, store: &str, address: &str, flags: &[&str]) -> Self {
+        let admin = format!("unix:{}", lab.path(&format!("{store}.admin")).display());
+        let mut process = nicfetch(lab, store, "serve")
             .args(["--admin", &admin, "--blocks", address])
             .args(flags)
             .stdout(Stdio::piped())
@@ -68,9 +79,12 @@ pub(crate) fn socket(lab: &Lab) -> PathBuf {
     lab.path("nic.sock")
 }
 
-fn nicfetch(lab: &Lab, verb: &str) -> Command {
+/// The lab's store.
+const STORE: &str = "nic";
+
+fn nicfetch(lab: &Lab, store: &str, verb: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
-    command.arg(verb).arg("--store").arg(lab.path("nic"));
+    command.arg(verb).arg("--store").arg(lab.path(store));
     command.args(["--size", "1G"]);
     command
 }
@@ -78,7 +92,7 @@ fn nicfetch(lab: &Lab, verb: &str) -> Command {
 /// Imports a directory under a name, and returns what the command says of it.
 pub(crate) fn import(lab: &Lab, name: &str, dir: &Path) -> Value {
     json(
-        nicfetch(lab, "import")
+        nicfetch(lab, STORE, "import")
             .args(["--json", "--name", name])
             .arg(dir),
     )

@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tonic_prost::ProstCodec;
 
-use crate::lab::{Lab, ok};
+use crate::lab::{Lab, ok, until};
 use crate::node::{Node, pack};
 use api::{
     Call, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus, CreateContainer,
@@ -196,6 +196,17 @@ impl Cri {
     ) -> Pod<'_> {
         let config = sandbox_config(name, of_pod);
         let sandbox = self.sandbox(&config);
+        self.start_in(sandbox, &config, image, of_container)
+    }
+
+    /// Runs a container, which waits, in a sandbox that is there.
+    pub(crate) fn start_in(
+        &self,
+        sandbox: String,
+        config: &PodSandboxConfig,
+        image: &str,
+        annotations: &Annotations,
+    ) -> Pod<'_> {
         let container = self.call(CreateContainer {
             pod_sandbox_id: sandbox.clone(),
             config: Some(ContainerConfig {
@@ -204,9 +215,9 @@ impl Cri {
                 }),
                 image: Some(spec(image)),
                 command: ["/bin/sleep", "1000000"].map(str::to_owned).to_vec(),
-                annotations: of_container.clone(),
+                annotations: annotations.clone(),
             }),
-            sandbox_config: Some(config),
+            sandbox_config: Some(config.clone()),
         });
         let pod = Pod {
             cri: self,
@@ -219,6 +230,18 @@ impl Cri {
         assert_eq!(pod.state(), ContainerState::Running);
         pod
     }
+}
+
+/// Waits until a containerd that was just started takes pods.
+pub(crate) fn until_pods_are_possible(cri: &Cri) {
+    until("pods to be possible", || {
+        let Ok(reply) = cri.try_call(api::Status {}) else {
+            return false;
+        };
+        let status = reply.status.unwrap();
+        let mut conditions = status.conditions.iter();
+        conditions.any(|condition| condition.kind == "RuntimeReady" && condition.holds)
+    });
 }
 
 /// Returns what a kubelet says of a pod's sandbox.

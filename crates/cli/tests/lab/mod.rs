@@ -8,10 +8,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 pub(crate) mod containerd;
+pub(crate) mod counted;
 pub(crate) mod docker29;
 pub(crate) mod docker_process;
 pub(crate) mod dockerd;
 pub(crate) mod engines;
+pub(crate) mod guest;
 pub(crate) mod service;
 pub(crate) mod stopped;
 pub(crate) mod tiers;

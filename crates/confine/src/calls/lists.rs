@@ -18,14 +18,14 @@ pub(crate) struct Call {
     )]
     pub(crate) name: &'static str,
     pub(crate) number: i64,
-    /// The ways in which it is meant; none means in any way.
+    /// The allowed arguments; empty for any.
     pub(crate) only: &'static [Argument],
 }
 
 /// An argument of a call, of which the lower 32 bits count.
 #[derive(Clone, Copy)]
 pub(crate) struct Argument {
-    /// Its place, from 0.
+    /// Its index, from 0.
     pub(crate) index: u8,
     pub(crate) is: Is,
 }
@@ -151,7 +151,7 @@ const MOUNTS: Group = group! {
     SYS_move_mount; SYS_umount2;
 };
 
-/// What serving takes.
+/// The calls of serving.
 pub(crate) const SERVE: &[&Group] = &[
     &REQUESTS,
     &FILES,
@@ -168,7 +168,7 @@ pub(crate) const SERVE: &[&Group] = &[
     &OLDER_DIRECTORY,
 ];
 
-/// What mounting for others takes: finding a place, and hearing what is wanted.
+/// The calls of mounting for other processes: finding a place, and receiving requests.
 pub(crate) const MOUNT: &[&Group] = &[
     &MOUNTS,
     &REQUESTS,
@@ -182,14 +182,14 @@ pub(crate) const MOUNT: &[&Group] = &[
     &OLDER,
 ];
 
-/// What connecting to a block service takes, in addition to asking it.
+/// The calls of connecting to a block service, in addition to using it.
 pub(crate) const CONNECT: Group = group! {
     "connections to the service, which are made again when they are lost":
     SYS_socket if 0 Is::Exactly(AF_INET), 0 Is::Exactly(AF_INET6), 0 Is::Exactly(AF_VSOCK);
     SYS_connect; SYS_sendmmsg; SYS_recvmmsg;
 };
 
-/// What asking a block service takes, in addition to serving.
+/// The calls of using a block service, in addition to serving.
 pub(crate) const ASK: &[&Group] = &[
     &group! {
         "its runtime":
@@ -206,13 +206,13 @@ pub(crate) const ASK: &[&Group] = &[
     },
 ];
 
-/// What asking a block service takes that listens in the file system.
+/// The calls of using a block service that listens in the file system.
 pub(crate) const CALL: Group = group! {
     "a connection to a service on this machine":
     SYS_socket if 0 Is::Unix(SOCK_STREAM);
 };
 
-/// What libc tries before it asks for a host's address, and does without.
+/// Calls that libc tries before it resolves a host name, and can do without.
 pub(crate) const NAME_CACHE: Group = group! {
     "whoever listens at a name on this machine could be called":
     SYS_socket if 0 Is::Exactly(AF_UNIX);
@@ -278,7 +278,7 @@ pub(crate) const GUEST_KILLED: Group = group! {
     SYS_reboot; SYS_swapon; SYS_swapoff; SYS_open_by_handle_at; SYS_acct; SYS_quotactl;
 };
 
-/// What neither the program of a sandbox needs nor who starts it.
+/// Calls that neither the program of a sandbox nor its starter needs.
 pub(crate) const GUEST_REFUSED_ALWAYS: Group = group! {
     "large parts of the kernel that have been ways out, other processes, keys, clocks, terminals":
     SYS_bpf; SYS_perf_event_open; SYS_userfaultfd; SYS_io_uring_setup; SYS_io_uring_enter;

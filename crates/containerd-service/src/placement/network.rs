@@ -7,7 +7,7 @@ use tiering::Rate;
 /// Bytes that tell how fast the network is: fewer may all have waited in its buffers.
 const TELLING: u64 = 64 << 10;
 
-/// Returns the rate of a network that has brought so many bytes in some time, if they tell something.
+/// Returns the rate of a network that has brought these bytes in this time, if they are enough to measure it.
 pub(crate) fn rate(bytes: u64, elapsed: Duration) -> Option<Rate> {
     Rate::measured(bytes, elapsed).filter(|_| bytes >= TELLING)
 }

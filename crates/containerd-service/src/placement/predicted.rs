@@ -11,8 +11,8 @@ pub(crate) struct Predicted {
 }
 
 impl Predicted {
-    /// Predicts from the sizes of blobs, the lowest layer first, which are downloaded so many at a time; `None`
-    /// without blobs.
+    /// Predicts from the sizes of blobs, the lowest layer first, of which `concurrent` are downloaded at a time;
+    /// `None` without blobs.
     pub(crate) fn of(sizes: &[u64], concurrent: NonZeroUsize) -> Option<Self> {
         let last = last_downloaded(sizes, concurrent)?;
         Some(Self { last })

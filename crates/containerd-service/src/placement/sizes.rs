@@ -1,4 +1,4 @@
-//! How much room a layer will take, estimated from its blob.
+//! Estimates the space that a layer will need, from its blob.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -14,8 +14,8 @@ pub(crate) fn archive_bytes(blob: &File) -> u64 {
     archive_len(blob, len)
 }
 
-/// Returns the bytes that the files of a layer will take, unless it has unusually many small ones:
-/// a quarter more than its archive has.
+/// Returns the bytes that the files of a layer will need, unless it has unusually many small ones:
+/// a quarter more than its archive.
 pub(crate) const fn room_for(archive: u64) -> u64 {
     archive.saturating_add(archive / 4)
 }

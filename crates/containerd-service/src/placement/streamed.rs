@@ -18,13 +18,13 @@ pub(crate) struct Begun {
     pub(crate) came: u64,
     /// Bytes of its tar that were unpacked.
     pub(crate) unpacked: u64,
-    /// Where it goes.
+    /// Its place.
     pub(crate) place: Placement,
 }
 
 /// Returns the place of the layer `at`, whose download is about to begin: fast memory, if the disk would
-/// not be done with it when all of the download is. Of the layers, whose blobs have these `sizes`, some
-/// have `begun`. `None` if it cannot be told.
+/// not be done with it at the end of the whole download. Of the layers, whose blobs have these `sizes`, some
+/// have `begun`. `None` if it cannot be determined.
 pub(crate) fn weighed(
     at: usize,
     sizes: &[u64],
@@ -63,7 +63,7 @@ pub(crate) fn weighed(
     placed.places.get(ours?).copied()
 }
 
-/// What the kernel says of a disk, and what earlier layers have shown.
+/// The kernel's data about a disk, and the rate measured with earlier layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Bytes that it writes in a second.
@@ -72,10 +72,10 @@ pub(crate) struct Seen {
     pub(crate) waiting: u64,
 }
 
-/// Returns what of a disk is left for layers in the middle of a pull, `since` its first byte came. What
-/// the pull has given it and it cannot have written waits for it, whether or not the kernel says so. Blobs
-/// that are kept are taken to go to it, too, as fast as the network brings them: where containerd keeps them
-/// is not known, and a layer too many on fast memory costs room, one too many on the disk everybody's time.
+/// Returns the share of a disk for layers in the middle of a pull, `since` its first byte arrived. Data of the
+/// pull that the disk cannot have written yet counts as waiting, whether or not the kernel reports it. Blobs
+/// that are kept are assumed to go to the disk, too, as fast as the network brings them: where containerd stores
+/// them is not known, and a layer too many on fast memory costs space, one too many on the disk costs time.
 pub(crate) fn left_of(
     seen: Seen,
     begun: &BTreeMap<usize, Begun>,

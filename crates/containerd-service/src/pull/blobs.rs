@@ -1,4 +1,4 @@
-//! Compressed layers that containerd keeps beside what was unpacked of them.
+//! Compressed layers that containerd keeps besides the unpacked ones.
 
 use std::ops::ControlFlow;
 
@@ -50,11 +50,11 @@ pub(super) fn keep<T, E>(
     })
 }
 
-/// Downloads the blobs of layers that are unpacked, as far as containerd has not got them, and returns
-/// how many bytes came.
+/// Downloads the blobs of unpacked layers that containerd does not have, and returns the number of
+/// bytes.
 ///
 /// # Errors
-/// If one cannot be had or kept, or Ctrl-C was pressed.
+/// If one cannot be downloaded or stored, or Ctrl-C was pressed.
 pub(super) fn fetch_missing(
     lease: &Lease<'_>,
     reference: &Reference,
@@ -94,7 +94,7 @@ pub(super) fn fetch_missing(
     Ok(came)
 }
 
-/// Returns the label that tells containerd where something came from.
+/// Returns the label with which containerd records the source of a blob.
 pub(super) fn source_of(reference: &Reference) -> (String, String) {
     (
         format!("containerd.io/distribution.source.{}", reference.registry()),

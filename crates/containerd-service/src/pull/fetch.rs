@@ -32,7 +32,7 @@ use host::run_dir::RunDir;
 
 /// What is booked at once for a layer that takes more than was foreseen.
 const MORE: u64 = 16 << 20;
-/// How often the snapshotter is told that the pull goes on.
+/// How often the snapshotter is notified that the pull continues.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// The downloads of one pull.
@@ -48,7 +48,7 @@ pub(super) struct Fetch<'a> {
     pub(super) bar: &'a Bar,
     pub(super) run_dir: &'a RunDir,
     pub(super) concurrent: NonZeroUsize,
-    /// Who keeps the blobs, if they are kept.
+    /// Stores the blobs, if they are kept.
     pub(super) keeper: Option<&'a Lease<'a>>,
     pub(super) shared: Shared,
 }
@@ -275,7 +275,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Tells the snapshotter now and then that the pull goes on.
+    /// Notifies the snapshotter now and then that the pull continues.
     fn say(&self) {
         {
             let mut said = self.shared.said.lock();
@@ -295,7 +295,7 @@ struct LayerWatch<'a> {
     fetch: &'a Fetch<'a>,
     at: usize,
     staged: &'a Staged,
-    /// What was booked for it on the fast place.
+    /// The space reserved for it on the fast place.
     booked: Option<AtomicU64>,
     is_full: &'a AtomicBool,
     /// Where the blob goes, too, if it is kept.

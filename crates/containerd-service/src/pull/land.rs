@@ -14,11 +14,11 @@ use super::blobs::source_of;
 use super::fetch::Ready;
 use super::wanted::{Layer, Wanted};
 
-/// Has containerd's snapshotter adopt a layer that is unpacked, on top of those below. If somebody
-/// else was faster, theirs stays.
+/// Has containerd's snapshotter adopt an unpacked layer, on top of those below. If another client
+/// was faster, its layer stays.
 ///
 /// # Errors
-/// If containerd or the snapshotter does not do it.
+/// If containerd or the snapshotter fails.
 pub(super) fn land(lease: &Lease<'_>, layer: &Layer, ready: &Ready) -> anyhow::Result<()> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = since.map_or(0, |since| since.subsec_nanos());
@@ -51,11 +51,11 @@ fn inherit(dirs: &[std::path::PathBuf], ready: &Ready) -> anyhow::Result<()> {
     took.with_context(|| format!("completing the layer in {}", own.display()))
 }
 
-/// Has containerd keep the documents of an image, whose layers may come yet: the lease keeps them, too,
-/// and containerd flushes each to the disk, for which nobody is to wait at the end.
+/// Stores the documents of an image in containerd, before its layers are complete: the lease keeps them,
+/// and containerd flushes each to the disk, which is not to delay the end of the pull.
 ///
 /// # Errors
-/// If containerd does not do it.
+/// If containerd fails.
 pub(super) fn documents(
     lease: &Lease<'_>,
     wanted: &Wanted,
@@ -102,10 +102,10 @@ pub(super) fn documents(
     Ok(())
 }
 
-/// Names an image of which everything is there.
+/// Creates the name of a complete image.
 ///
 /// # Errors
-/// If containerd does not do it.
+/// If containerd fails.
 pub(super) fn name(lease: &Lease<'_>, wanted: &Wanted) -> anyhow::Result<()> {
     let image = &wanted.image;
     let target = image.index.as_ref().unwrap_or(&image.found);

@@ -12,20 +12,20 @@ pub(super) const LASTS: Duration = Duration::from_secs(24 * 3600);
 
 const PREFIX: &str = "yolofs-pull-";
 
-/// Returns the name of this process's lease, which tells whether the process lives.
+/// Returns the name of this process's lease, which shows whether the process lives.
 ///
 /// # Errors
-/// If `/proc` is not there.
+/// If `/proc` is not mounted.
 pub(super) fn name() -> anyhow::Result<String> {
     let pid = std::process::id();
     Ok(format!("{PREFIX}{pid}-{}", process_start(pid)?))
 }
 
-/// Removes the leases of pulls that were killed; what they had is collected, unless it is what is
-/// wanted now.
+/// Removes the leases of pulls that were killed; their content is garbage-collected, unless it is
+/// part of this pull.
 ///
 /// # Errors
-/// If containerd does not answer.
+/// If containerd does not respond.
 pub(super) fn clear_dead(containerd: &Containerd) -> anyhow::Result<()> {
     for lease in containerd.leases(PREFIX)? {
         if is_dead(&lease) {

@@ -1,4 +1,4 @@
-//! What a pull did, for people and for programs.
+//! The result of a pull, for people and for programs.
 
 use std::time::Instant;
 
@@ -19,17 +19,17 @@ pub struct PullReport {
     pub image: Digest,
     /// What the name points to: an index or a manifest.
     pub target: Digest,
-    /// Whether nothing was done.
+    /// Whether nothing was pulled.
     pub dry_run: bool,
     /// The lowest first.
     pub layers: Vec<LayerReport>,
     /// Bytes of layers that came over the network.
     pub fetched_bytes: u64,
-    /// Milliseconds it took.
+    /// Duration in milliseconds.
     pub took_ms: u64,
-    /// Milliseconds of them that were left when the last byte had come.
+    /// Milliseconds of it after the last byte.
     pub after_download_ms: u64,
-    /// When the last byte had come.
+    /// When the last byte arrived.
     #[serde(skip)]
     pub last_byte: Option<Instant>,
 }
@@ -39,7 +39,7 @@ pub struct PullReport {
 pub struct LayerReport {
     /// Its diff ID.
     pub layer: Digest,
-    /// What containerd calls it.
+    /// Its chain ID, the name of its snapshot.
     pub chain: Digest,
     /// Bytes of its blob.
     pub bytes: u64,
@@ -50,15 +50,15 @@ pub struct LayerReport {
     pub unpacked_bytes: Option<u64>,
 }
 
-/// Where a layer went.
+/// The place of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayerOutcome {
-    /// Nowhere: it was there.
+    /// It existed already.
     Present,
-    /// To the disk.
+    /// The disk.
     Disk,
-    /// To the fast place.
+    /// The fast place.
     Fast,
 }
 
@@ -80,7 +80,7 @@ impl PullReport {
         }
     }
 
-    /// Notes that all is done by now.
+    /// Records the duration, when all is done.
     pub(crate) fn took(&mut self, began: Instant) {
         let millis = |since: Instant| u64::try_from(since.elapsed().as_millis());
         self.took_ms = millis(began).unwrap_or(u64::MAX);
@@ -90,7 +90,7 @@ impl PullReport {
 }
 
 impl LayerReport {
-    /// Of all layers of an image, of which so many are there; the others go to these places.
+    /// Reports all layers of an image: `there` of them exist; the others have these places.
     pub(super) fn all(layers: &[Layer], there: usize, places: &[Placement]) -> Vec<Self> {
         let went = |at: usize| match at.checked_sub(there) {
             None => LayerOutcome::Present,

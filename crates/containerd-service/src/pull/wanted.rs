@@ -1,4 +1,4 @@
-//! What is to be pulled: the documents of an image, bounded and verified, and its layers.
+//! The documents of the image to pull, bounded and verified, and its layers.
 
 use std::ops::ControlFlow;
 
@@ -40,10 +40,10 @@ pub(super) struct Layer {
 }
 
 impl Wanted {
-    /// Asks a registry for all of an image but its layers.
+    /// Downloads all documents of an image from a registry.
     ///
     /// # Errors
-    /// If it has no such image, or one that breaks a rule.
+    /// If it has no such image, or an invalid one.
     pub(super) fn ask(
         reference: &Reference,
         repository: &Repository,

@@ -1,8 +1,8 @@
-//! From chain IDs to diff IDs.
+//! The map from chain IDs to diff IDs.
 //!
-//! containerd names a layer's snapshot by its chain ID, a digest of the layer's diff ID and
-//! everything below it, from which the diff ID cannot be had. So it is looked up among the chains
-//! of all the images that the store knows.
+//! containerd names a layer's snapshot by its chain ID, a digest of the diff IDs of the layer and
+//! all layers below it, from which the diff ID cannot be derived. So it is looked up among the chains
+//! of all images in the store.
 
 use std::collections::{HashMap, HashSet};
 
@@ -42,8 +42,8 @@ impl Chains {
         self.layers.get(chain).copied()
     }
 
-    /// Returns the chains of an image, by the name that it was recorded by, in full or as people write it,
-    /// or the digest of its configuration or manifest.
+    /// Returns the chain IDs of an image, by its recorded name, in full or short form, or by the digest of its
+    /// configuration or manifest.
     pub(super) fn image(&self, name: &str) -> &[Digest] {
         let written_out = || {
             let reference = name.parse::<oci::Reference>().ok()?;

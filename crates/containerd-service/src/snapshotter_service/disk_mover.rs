@@ -1,4 +1,4 @@
-//! The thread that brings layers from the fast place to the disk, when nobody unpacks any more.
+//! The thread that moves layers from the fast place to the disk, while none are being unpacked.
 
 use std::ops::ControlFlow;
 use std::sync::Weak;
@@ -27,7 +27,7 @@ const YIELD_MAX: Duration = Duration::from_secs(5);
 /// Bytes a second: what an old disk writes while it does something else, too.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
-/// What it takes to bring layers home.
+/// The thread's parameters.
 pub(super) struct DiskMover {
     pub(super) snapshotter: Weak<Snapshotter<ServedLowers>>,
     pub(super) placing: Placing,
@@ -59,10 +59,10 @@ impl Pace for Slowly<'_> {
 }
 
 impl DiskMover {
-    /// Begins.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If no thread can be started.
     pub(super) fn start(self) -> anyhow::Result<JoinHandle<()>> {
         std::thread::Builder::new()
             .name("disk_mover".to_owned())

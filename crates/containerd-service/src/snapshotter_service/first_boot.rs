@@ -1,12 +1,12 @@
-//! The first boot of an image on this node, recorded with no one asking.
+//! Automatic recording of the first boot of an image on this node.
 //!
-//! The first container on an image that the store does not know gets layers that are mounted with
-//! a recorder. When the boot is over, which may be known by silence, time, a port or its end, or the
-//! container is gone, what was read is kept as the boot images of the layers. The container goes on with these mounts: its
-//! overlay cannot be given others.
+//! The first container of an image that the store does not know gets layers that are mounted with
+//! a recorder. When the boot is over (after silence, a time, an open port or the end of the process), or the
+//! container is gone, the recordings are stored as the boot images of the layers. The container keeps these mounts:
+//! the lower layers of an overlay cannot be changed.
 //!
-//! All of that happens in a process beside the snapshotter ([`recorder`]), which outlives it: here is
-//! what that process does, and the snapshotter's `hand` on it.
+//! This happens in a separate process ([`recorder`]), which outlives the snapshotter: this module is the
+//! code of that process, and `hand` is the snapshotter's client of it.
 
 mod asked;
 mod boot;
@@ -56,7 +56,7 @@ struct FirstBootsState {
     boots: HashMap<SnapshotId, Follower>,
     /// The images whose recorders are being mounted.
     starting: HashSet<Digest>,
-    /// Boots whose containers are gone, for those who look.
+    /// Boots whose containers are gone, for status requests.
     past: VecDeque<FirstBootStatus>,
 }
 
@@ -158,7 +158,7 @@ impl FirstBoots {
         }
     }
 
-    /// Returns whether no boot is being recorded, and nobody uses what one was recorded from.
+    /// Returns whether no boot is being recorded, and no source of a recording is in use.
     fn are_over(&self) -> bool {
         let now = self.now.lock();
         now.starting.is_empty() && now.boots.values().all(Follower::is_over)
@@ -195,7 +195,7 @@ enum Admission {
     Granted,
     /// Another container's boot of the same image is being recorded.
     BeingRecorded,
-    /// Too many others are being recorded.
+    /// Too many boots are being recorded.
     Full,
 }
 

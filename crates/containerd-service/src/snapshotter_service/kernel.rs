@@ -1,4 +1,4 @@
-//! What the kernel can do with a mount of ours.
+//! What the kernel supports for our mounts.
 
 /// The first Linux that makes idmapped mounts of a FUSE file system that asks for them.
 const MAPS_FUSE: (u32, u32) = (6, 12);

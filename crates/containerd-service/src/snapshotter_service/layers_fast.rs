@@ -2,11 +2,11 @@
 
 use host::size::Size;
 
-/// A bound for those who name none: the largest layers of most images, and little enough for a small
+/// The default maximum: enough for the largest layers of most images, and small enough for a small
 /// node.
 pub const DEFAULT_MAX: Size = Size(2 << 30);
 
-/// What `--layers-by` names.
+/// The value of `--layers-by`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayersBy {
     /// By what is still being downloaded when containerd opens the layer
@@ -16,7 +16,7 @@ pub enum LayersBy {
 }
 
 impl LayersBy {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 2] = [Self::Seen, Self::Foreseen];
 
     /// Returns its name on a command line.
@@ -28,7 +28,7 @@ impl LayersBy {
         }
     }
 
-    /// Returns what it means, for people.
+    /// Returns its description, for people.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! The mounts that a former process left, and those that outlive this one.
+//! The mounts of a former process, and those that outlive this one.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,11 +13,11 @@ use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear, kind_at};
 
 /// How long it takes at most until it is seen that a container let go of a layer. A container
-/// has a mount table of its own, whose changes wake nobody here.
+/// has a mount table of its own, whose changes do not wake a poll of this one.
 const LOOK_EVERY_MS: u16 = 1000;
 
-/// Unmounts what is mounted on the directories in `dir`, and in those of them, and removes them. A
-/// process that still serves there has detached its mounts before it let go of the metadata, so
+/// Unmounts the mounts on the directories in `dir`, and in their subdirectories, and removes them. A
+/// process that still serves there has detached its mounts before it released the metadata, so
 /// these belong to a dead one; `living` are the node's, and stay.
 pub(super) fn clear_dead(dir: &Path, living: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("listing {}", dir.display()))?;
@@ -42,7 +42,7 @@ pub(super) fn clear_dead(dir: &Path, living: &BTreeSet<PathBuf>) -> anyhow::Resu
     Ok(())
 }
 
-/// Waits until `in_use` says that nothing is, however long that takes: a second signal ends it.
+/// Waits until `in_use` returns 0, however long that takes: a second signal ends it.
 pub(super) fn wait_for_the_last(in_use: impl Fn() -> usize) -> anyhow::Result<()> {
     let table = File::open("/proc/self/mountinfo").context("opening the list of mounts")?;
     let users = in_use();

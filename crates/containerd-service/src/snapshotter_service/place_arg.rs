@@ -24,8 +24,8 @@ enum Bound {
 }
 
 impl FastPlaceSpec {
-    /// Returns the place, by a path that does not depend on where we are, and most bytes there:
-    /// `default` for those who name no bound. `setting` is what it is for, for errors.
+    /// Returns the place, as an absolute path, and its maximum size: `default` if none was
+    /// given. `setting` is the name of the setting, for errors.
     pub fn open(&self, setting: &str, default: Size) -> anyhow::Result<(FastPlace, u64)> {
         let max = self.max.unwrap_or(Bound::Bytes(default));
         let FastPlace::Directory(dir) = &self.place else {

@@ -1,10 +1,10 @@
 //! `--layers-fast`: which layers are unpacked on the fast place (docs/tiering.md).
 //!
 //! containerd prepares a layer's snapshot before it has the layer, so the snapshot is on the disk
-//! first. When containerd opens the layer's blob to unpack it, it waits at a `Gate` while it is
-//! looked what of the pull is still missing; a layer that everybody waits for goes to the fast place
-//! then, and so does one for which the disk has no time. Where the kernel has no such gate, the sizes in
-//! the manifest have to do.
+//! first. When containerd opens the layer's blob to unpack it, it waits at a `Gate` while the
+//! snapshotter checks which parts of the pull are missing; a layer that the pull waits for then goes to the
+//! fast place, and so does one that the disk cannot write in time. Where the kernel has no such gate, the
+//! placement uses the sizes in the manifest.
 
 mod content;
 mod download;
@@ -65,9 +65,9 @@ struct PlacingState {
     placed: Placed,
     /// Layers that are to be unpacked, or are being.
     unpacking: HashSet<SnapshotId>,
-    /// When something was last heard of any of them; or when we began.
+    /// The time of the last event of any of them; at first, the start.
     heard: Option<Instant>,
-    /// When something was last heard of pulls that unpack elsewhere, by what they call themselves.
+    /// The time of the last event of pulls that unpack elsewhere, by the name of the pull.
     pulls_of_ours: HashMap<String, Instant>,
 }
 
@@ -82,7 +82,7 @@ struct Layer {
 /// How many layers went where, and how many pulls went as foreseen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
-    /// Layers that were waited for, would have been, or could not be told, and are on the fast place.
+    /// Layers on the fast place: those that a pull waited for or would have, or whose part is unknown.
     pub fast: u64,
     /// Of these, layers that were unpacked while others were downloaded, but the disk would not have
     /// been done with them when that ended.
@@ -90,11 +90,11 @@ pub struct Placed {
     pub late: u64,
     /// Layers that were unpacked while others were downloaded, on the disk.
     pub disk: u64,
-    /// Layers that had no room on the fast place.
+    /// Layers for which the fast place was full.
     pub full: u64,
-    /// Layers of which nobody knew what image they are of; on the disk.
+    /// Layers of unknown images; on the disk.
     pub unknown: u64,
-    /// Pulls whose last layer was foreseen from the manifest.
+    /// Pulls whose last layer was predicted from the manifest.
     pub foreseen: u64,
     /// Pulls of which another one was.
     pub not_foreseen: u64,
@@ -123,10 +123,10 @@ impl Placing {
         }))
     }
 
-    /// Begins to place layers, until we are asked to end.
+    /// Begins to place layers, until the interrupt.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If no thread can be started.
     pub fn start(
         &self,
         layers: &Arc<FastLayers>,
@@ -147,7 +147,7 @@ impl Placing {
             .context("starting the thread that places layers")
     }
 
-    /// Returns what was placed so far.
+    /// Returns the placements so far.
     pub fn placed(&self) -> Placed {
         self.0.now.lock().placed
     }
@@ -161,7 +161,7 @@ impl Placing {
         is_busy(now.unpacking.len() + now.pulls_of_ours.len(), quiet, within)
     }
 
-    /// Hears that a pull of ours goes on.
+    /// Notifies that a `yolofs pull` is in progress.
     pub fn pulls(&self, pull: &str) {
         let mut now = self.0.now.lock();
         now.heard = Some(Instant::now());
@@ -172,7 +172,7 @@ impl Placing {
         self.0.weighing.pulls(pull);
     }
 
-    /// Hears that a pull of ours has ended.
+    /// Notifies that a `yolofs pull` has ended.
     pub fn pulled(&self, pull: &str) {
         let mut now = self.0.now.lock();
         now.heard = Some(Instant::now());

@@ -1,8 +1,8 @@
-//! Layers are brought into memory as soon as a pod's sandbox is there, before its containers are made.
+//! Loads layers into memory when a pod's sandbox is created, before its containers.
 //!
-//! containerd tells plugins of its NRI of every sandbox. Which images the pod's containers will have is not
-//! said then: an annotation of the pod may name them, and otherwise those are taken that containers of the
-//! same workload had before ([`seen`]).
+//! containerd reports every sandbox to the plugins of its NRI. The images of the pod's containers are not
+//! known then: an annotation of the pod may name them; otherwise the images of earlier containers of
+//! the same workload are used ([`seen`]).
 
 mod seen;
 
@@ -27,7 +27,7 @@ const INDEX: u8 = 90;
 /// Warms layers for the pods of the containerd whose NRI is at `socket`, until the interrupt.
 ///
 /// # Errors
-/// If no thread can be had.
+/// If no thread can be started.
 pub(super) fn start(
     socket: PathBuf,
     served: ServedLowers,

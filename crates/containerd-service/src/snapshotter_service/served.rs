@@ -1,8 +1,8 @@
 //! Committed layers, served from their boot images.
 //!
 //! A layer whose chain the store knows is mounted at `<root>/served/<number>`, in the background,
-//! and stays mounted as long as its snapshot lives. An overlay that is asked for while its layers
-//! are being mounted waits a little, for a start from the plain directories costs more.
+//! and stays mounted as long as its snapshot exists. A mount request for an overlay waits a little
+//! while its layers are being mounted, since a start from the plain directories takes longer.
 
 mod work;
 
@@ -142,11 +142,11 @@ impl ServedLowers {
         })))
     }
 
-    /// Clears what a former process left mounted, but for what the node serves, and begins to serve.
-    /// `present` are the snapshots that there are.
+    /// Unmounts the mounts of a former process, except the node's, and begins to serve.
+    /// `present` are the existing snapshots.
     ///
     /// # Errors
-    /// If the directory cannot be used, or no threads can be had.
+    /// If the directory cannot be used, or no threads can be started.
     pub(super) fn start(
         &self,
         present: &BTreeSet<SnapshotId>,
@@ -169,8 +169,8 @@ impl ServedLowers {
         Ok(())
     }
 
-    /// Takes all mounts away; those in use are served until nobody uses them. What the node serves
-    /// stays, and so do recorders: our successor finds them there.
+    /// Unmounts all; mounts in use are served until their users end. The node's mounts stay, and so
+    /// do recorders: the successor finds them there.
     pub(super) fn leave(&self) {
         self.0.now.lock().ending = true;
         self.0.changed.notify_all();
@@ -219,7 +219,7 @@ impl ServedLowers {
         warmed
     }
 
-    /// Returns who serves the layers.
+    /// Returns which process serves the layers.
     pub(super) fn served_by(&self) -> ServedBy {
         self.0.server.served_by()
     }
@@ -318,7 +318,7 @@ fn mounted(places: Vec<Option<PathBuf>>) -> Vec<Option<PathBuf>> {
 }
 
 impl QueueState {
-    /// Takes the first job of a layer that nobody works on.
+    /// Takes the first job of a layer that no thread works on.
     fn next_job(&mut self) -> Option<Job> {
         let is_later = self.is_pulled();
         let is_free = |job: &Job| {

@@ -18,7 +18,7 @@ pub(super) struct Staging<'a, L: Lowers> {
 }
 
 impl<L: Lowers> Staging<'_, L> {
-    /// Answers what a pull asks; `None` if something else was asked.
+    /// Responds to the requests of a pull; `None` for other requests.
     pub(super) fn answer(&self, ask: &Request) -> Option<Response> {
         Some(match ask {
             Request::Status | Request::Prewarm { .. } => return None,
@@ -57,15 +57,15 @@ impl<L: Lowers> Staging<'_, L> {
     }
 }
 
-/// The pull's side: a snapshotter that is asked.
+/// The pull's side: a client of the snapshotter.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotterClient {
     socket: PathBuf,
 }
 
 impl SnapshotterClient {
-    /// Finds the snapshotter that containerd reaches at `address`; `None` if nobody who answers there
-    /// is one of ours.
+    /// Finds the snapshotter that containerd reaches at `address`; `None` if no snapshotter of yolofs
+    /// responds there.
     ///
     /// # Errors
     /// If the run directory cannot be read.
@@ -80,10 +80,10 @@ impl SnapshotterClient {
         }))
     }
 
-    /// Returns where layers may be staged, and says that a pull goes on that does, if there is one.
+    /// Returns where layers may be staged, and notifies of a pull in progress, if one is given.
     ///
     /// # Errors
-    /// If the snapshotter does not say.
+    /// If the snapshotter does not respond.
     pub(crate) fn places(&self, pull: Option<&str>) -> anyhow::Result<StagingPlaces> {
         let pull = pull.map(str::to_owned);
         match self.ask(&Request::Stage { pull })? {
@@ -94,10 +94,10 @@ impl SnapshotterClient {
         }
     }
 
-    /// Returns whether a staged layer has so much room on the fast place from now on.
+    /// Reserves space for a staged layer on the fast place, and returns whether there was enough.
     ///
     /// # Errors
-    /// If the snapshotter does not say.
+    /// If the snapshotter does not respond.
     pub(crate) fn book(&self, name: &StagedName, bytes: u64) -> anyhow::Result<bool> {
         let name = name.as_str().to_owned();
         match self.ask(&Request::Book { name, bytes })? {
@@ -108,7 +108,7 @@ impl SnapshotterClient {
         }
     }
 
-    /// Says that a pull has ended. Should nobody hear that, it is found out.
+    /// Notifies that a pull has ended. If the message is lost, a timeout has the same effect.
     pub(crate) fn ended(&self, pull: &str) {
         let pull = pull.to_owned();
         if let Err(error) = self.ask(&Request::Ended { pull }) {

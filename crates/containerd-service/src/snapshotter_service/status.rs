@@ -1,4 +1,4 @@
-//! `yolofs snapshotter status`, and the process that answers it.
+//! `yolofs snapshotter status`, and the server of its requests.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,56 +19,56 @@ use layers::status::LayerStatus;
 /// What the names of the sockets begin with, and end with.
 const PREFIX: &str = "snapshotter-";
 const SUFFIX: &str = ".sock";
-/// A snapshotter answers at once; one that does not is stuck.
+/// A snapshotter responds at once; one that does not is stuck.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What may be asked.
+/// The requests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
 pub enum Request {
-    /// How are things?
+    /// Return the status.
     Status,
-    /// Where may a pull of ours stage layers? Asked again while it lasts, so that nothing is brought
-    /// to the disk meanwhile.
+    /// Return where a pull may stage layers. Repeated during the pull, so that no layers are moved to
+    /// the disk meanwhile.
     Stage {
-        /// What it calls itself; nothing if it only wants to know.
+        /// The name of the pull; absent for a query.
         pull: Option<String>,
     },
-    /// Is there room on the fast place for a staged layer, that much in all?
+    /// Reserve space on the fast place for a staged layer of this total size.
     Book {
         /// The name of the staged directory.
         name: String,
-        /// How much.
+        /// The size.
         bytes: u64,
     },
-    /// Bring the boot image with this id into the page cache of the layers that are served from it,
-    /// and answer when that is done.
+    /// Load the boot image with this id into the page cache of the layers that are served from it,
+    /// and respond when that is done.
     Prewarm {
         /// The image.
         image: String,
     },
     /// A pull has ended.
     Ended {
-        /// What it called itself.
+        /// The name of the pull.
         pull: String,
     },
 }
 
-/// What is answered.
+/// The responses.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer", content = "is")]
 pub enum Response {
-    /// This is how things are.
+    /// The status.
     Status(Box<SnapshotterStatus>),
-    /// Here.
+    /// The places.
     Stage(StagingPlaces),
-    /// Whether there was.
+    /// Whether there was enough.
     Booked(bool),
     /// The layers that were warmed.
     Warmed(Vec<WarmedLayer>),
-    /// It was heard.
+    /// The notification was received.
     Heard,
-    /// It cannot be told.
+    /// The request failed.
     Failed(String),
 }
 
@@ -85,18 +85,18 @@ pub struct StagingPlaces {
     pub disk: PathBuf,
     /// On the fast place, if there is one.
     pub fast: Option<PathBuf>,
-    /// Bytes that the fast place has left for us.
+    /// Free bytes on the fast place.
     pub room: u64,
 }
 
-/// How a snapshotter does.
+/// The status of a snapshotter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SnapshotterStatus {
     /// The directory of its snapshots.
     pub root: PathBuf,
-    /// Where containerd finds it.
+    /// The address of its socket for containerd.
     pub address: PathBuf,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Whether the node or this process serves the layers.
     #[serde(default)]
@@ -119,7 +119,7 @@ pub struct SnapshotterStatus {
 pub struct UpperStatus {
     /// Its directory.
     pub dir: PathBuf,
-    /// Bytes that are there.
+    /// Bytes in use.
     pub used_bytes: u64,
     /// Most bytes that may be there.
     pub max_bytes: u64,
@@ -132,7 +132,7 @@ pub struct LayersFastStatus {
     pub dir: PathBuf,
     /// Layers that are there now.
     pub layers: usize,
-    /// Bytes that are there.
+    /// Bytes in use.
     pub used_bytes: u64,
     /// Most bytes that may be there.
     pub max_bytes: u64,
@@ -168,14 +168,14 @@ impl SnapshotterStatus {
     }
 }
 
-/// Returns where the snapshotter with this root answers.
+/// Returns the socket of the snapshotter with this root.
 pub fn socket(run_dir: &RunDir, root: &Path) -> PathBuf {
     let id = RunDir::id_of(root);
     run_dir.path().join(format!("{PREFIX}{id}{SUFFIX}"))
 }
 
-/// Asks all snapshotters of a run directory. One that does not answer serves nobody: it may have
-/// ended long ago.
+/// Requests the status of all snapshotters of a run directory. One that does not respond is left out: it may
+/// have ended long ago.
 ///
 /// # Errors
 /// If the run directory cannot be read.

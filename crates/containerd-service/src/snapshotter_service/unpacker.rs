@@ -1,4 +1,4 @@
-//! What the containerd that is served can be told about layers that are there already.
+//! What the served containerd accepts for layers that exist already.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,8 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The first that takes a read-only mount for a layer that is there.
 const FIRST: (u32, u32) = (2, 4);
 
-/// The containerd at a socket. It is asked each time, because another version of it may listen there
-/// tomorrow: that is one call, and only for layers that are there.
+/// The containerd at a socket. The version is requested each time, because it may be upgraded
+/// meanwhile: that is one call, and only for existing layers.
 #[derive(Debug)]
 pub(super) struct ContainerdUnpacker(PathBuf);
 

@@ -1,12 +1,12 @@
-//! `--upper`: where containers write.
+//! `--upper`: the place where containers write.
 
 use host::size::Size;
 
-/// A bound for those who name none: room for a few dozen containers that write logs, and little
-/// enough for a small node.
+/// The default maximum: enough for a few dozen containers that write logs, and small enough for a
+/// small node.
 pub const DEFAULT_MAX: Size = Size(1 << 30);
 
-/// What `--upper-full` names.
+/// The value of `--upper-full`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpperFull {
     /// New containers fail, and are told why
@@ -16,7 +16,7 @@ pub enum UpperFull {
 }
 
 impl UpperFull {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 2] = [Self::Refuse, Self::Spill];
 
     /// Returns its name on a command line.
@@ -28,7 +28,7 @@ impl UpperFull {
         }
     }
 
-    /// Returns what it means, for people.
+    /// Returns its description, for people.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {

@@ -46,7 +46,7 @@ impl Containerd {
         ours(&["plugins", CRI_IMAGES, "snapshotter"]).then_some(CRI_IMAGES)
     }
 
-    /// A file in a directory that is not imported is ignored without a word.
+    /// A file in a directory that is not imported is ignored without a message.
     fn drop_in_is_imported(&self) -> Option<Finding> {
         let file = self.drop_ins().join(DROP_IN);
         if !file.exists() || self.imports().iter().any(|import| takes_in(import, &file)) {

@@ -1,4 +1,4 @@
-//! What containerd has to be told, as a file beside its own.
+//! The configuration of the snapshotter, as a drop-in file of containerd.
 
 use std::path::{Path, PathBuf};
 
@@ -21,10 +21,10 @@ const HEAD: &str = "\
 # Written by `yolofs setup`, which writes it anew; `yolofs setup --undo` takes it away.
 ";
 
-/// What is to run on yolofs.
+/// What uses yolofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// What asks for it: `ctr --snapshotter`, nerdctl, Docker.
+    /// Clients that request it: `ctr --snapshotter`, nerdctl, Docker.
     OnRequest,
     /// All pods.
     Pods,
@@ -32,10 +32,10 @@ pub enum Use {
     RuntimeHandler,
 }
 
-/// Where the snapshotter is.
+/// The settings of the snapshotter.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is to run on it.
+    /// What uses it.
     pub used: Use,
     /// The socket of `yolofs snapshotter`.
     pub address: PathBuf,
@@ -44,10 +44,10 @@ pub struct Options {
 }
 
 impl Containerd {
-    /// Says what has to be written for this containerd to use the snapshotter.
+    /// Returns the changes that make this containerd use the snapshotter.
     ///
     /// # Errors
-    /// If this configuration cannot take a drop-in; the message says what to do by hand.
+    /// If this configuration does not allow a drop-in; the message describes the manual change.
     pub fn plan(&self, options: &Options) -> anyhow::Result<Plan> {
         known(self.version)?;
         let mut plan = Plan::default();
@@ -278,10 +278,10 @@ impl Containerd {
         Ok(Some(cri))
     }
 
-    /// Makes sure that containerd takes what was written as it was meant.
+    /// Checks that containerd accepts the written configuration completely.
     ///
     /// # Errors
-    /// If it does not understand it, or drops a part.
+    /// If it cannot parse it, or drops a part.
     pub fn confirm(&mut self, options: &Options) -> anyhow::Result<()> {
         self.read()?;
         let address = self.proxy().and_then(|proxy| text_at(proxy, &["address"]));
@@ -311,7 +311,7 @@ impl Containerd {
     }
 }
 
-/// Returns what somebody said in an entry: the dump also shows what nobody did.
+/// Returns the values of an entry that are set: the dump also shows empty ones.
 fn said(entry: &Table) -> Table {
     let empty = |value: &Value| match value {
         Value::String(text) => text.is_empty(),

@@ -1,4 +1,4 @@
-//! What was changed, written down before it is changed.
+//! The record of changes, written before they are made.
 
 use std::fs;
 use std::io;
@@ -20,12 +20,12 @@ pub(super) struct Record {
     changes: Vec<Change>,
 }
 
-/// What an undo did.
+/// The result of an undo.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Undone {
     /// Files that are as they were before.
     pub restored: Vec<PathBuf>,
-    /// Files that somebody changed since, and that were left alone.
+    /// Files that were changed since, and were not restored.
     pub kept: Vec<PathBuf>,
 }
 
@@ -49,7 +49,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Adds a change. Of a file that was changed before, it is known what it was at first.
+    /// Adds a change. For a file that was changed before, the first content is kept.
     pub(super) fn add(&mut self, mut change: Change) {
         let mut known = self.changes.iter_mut();
         match known.find(|known| known.path == change.path) {
@@ -69,7 +69,7 @@ impl Record {
     }
 }
 
-/// Takes back what was changed, the latest first. Files that somebody changed since are left alone.
+/// Undoes the changes, the latest first. Files that were changed since are not restored.
 ///
 /// # Errors
 /// If the record cannot be read, or a file cannot be restored.

@@ -1,4 +1,4 @@
-//! Why a registry gave no answer.
+//! Why a request to a registry failed.
 
 use std::error::Error as _;
 
@@ -6,7 +6,7 @@ use reqwest::Response;
 
 use crate::{Inside, RealmError};
 
-/// Why a registry gave no answer.
+/// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -19,19 +19,19 @@ pub enum CallError {
     /// It took too long.
     #[error("no response within {seconds} s")]
     TooSlow {
-        /// How long was waited.
+        /// The deadline.
         seconds: u64,
     },
-    /// The answer breaks this rule.
+    /// The response breaks this rule.
     #[error("invalid response: {0}")]
     Rule(&'static str),
     /// It leads to where it may not lead.
     #[error(transparent)]
     Inside(#[from] Inside),
-    /// Its tokens are not asked for where it says.
+    /// Its realm for tokens is not allowed.
     #[error(transparent)]
     Realm(#[from] RealmError),
-    /// Who gives out tokens gives none.
+    /// The token service issued none.
     #[error("no token: {}", .0.status())]
     NoToken(Box<Response>),
 }

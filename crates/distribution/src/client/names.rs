@@ -10,11 +10,11 @@ use tokio::net::lookup_host;
 
 use crate::{Inside, Reach};
 
-/// Looks up names for those who are led.
+/// Resolves names of targets that a response names.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) reach: Reach,
-    /// The proxy's name was said by the configuration, and by no registry.
+    /// The proxy's name, which comes from the configuration, and not from a registry.
     pub(super) proxy: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a registry wants to hear before it answers, kept until it is no longer good.
+//! The credentials that a registry requires, cached until they expire.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ type Key = (String, Option<Login>);
 #[derive(Debug, Default)]
 pub(super) struct Tokens(Mutex<HashMap<Key, Held>>);
 
-/// What a registry demanded.
+/// A registry's challenge.
 #[derive(Clone, Debug)]
 pub(super) struct Demand {
     pub(super) challenge: Challenge,
@@ -29,7 +29,7 @@ pub(super) struct Demand {
     pub(super) by: Zone,
 }
 
-/// What is known before anything is asked.
+/// What is known before a request is sent.
 #[derive(Debug)]
 pub(super) enum Known {
     /// What the registry accepted last, and still should.

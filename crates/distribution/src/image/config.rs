@@ -46,14 +46,14 @@ pub struct RunConfig {
     /// `80/tcp` each, with an empty object.
     #[serde(deserialize_with = "null_is_nothing")]
     pub exposed_ports: BTreeMap<String, Exposed>,
-    /// How to ask a container whether it is healthy.
+    /// How a container's health is checked.
     pub healthcheck: Option<HealthCheck>,
     /// What the shell form of commands runs in; empty is `/bin/sh -c`.
     #[serde(deserialize_with = "null_is_nothing")]
     pub shell: Vec<String>,
 }
 
-/// What is said of an exposed port: nothing.
+/// The value of an exposed port: empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Exposed {}
 
@@ -163,7 +163,7 @@ impl RunConfig {
         }
     }
 
-    /// Returns the lowest TCP port the image says it listens on.
+    /// Returns the lowest TCP port that the image exposes.
     #[must_use]
     pub fn exposed_tcp_port(&self) -> Option<u16> {
         let tcp = |port: &String| {

@@ -26,11 +26,11 @@ const CONFIGS: [&str; 2] = [OCI_CONFIG, "application/vnd.docker.container.image.
 /// The media types of the manifests and indexes that are understood here.
 pub const DOCUMENT_TYPES: [&str; 4] = [OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST];
 
-/// What a document says of a blob that it refers to.
+/// The reference of a document to a blob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
-    /// What it is.
+    /// Its media type.
     #[serde(default)]
     pub media_type: String,
     /// Its SHA-256.
@@ -40,7 +40,7 @@ pub struct Descriptor {
     /// What kind of artifact it is the manifest of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_type: Option<String>,
-    /// What else somebody wanted to say of it.
+    /// Other annotations.
     #[serde(
         default,
         deserialize_with = "null_is_nothing",
@@ -53,7 +53,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Returns the descriptor of a blob with nothing more said of it.
+    /// Returns the descriptor of a blob without annotations.
     #[must_use]
     pub fn new(media_type: &str, digest: Digest, size: u64) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl fmt::Display for Platform {
 pub struct Index {
     /// Always 2.
     pub schema_version: u32,
-    /// What it is.
+    /// Its media type.
     #[serde(default)]
     pub media_type: String,
     /// The manifests.
@@ -141,7 +141,7 @@ impl Index {
         decode("index", bytes)
     }
 
-    /// Returns the manifests that may be of the image for this platform: also those that name none.
+    /// Returns the manifests that may be of the image for this platform: including those without a platform.
     pub fn fitting(&self, wanted: &Platform) -> impl Iterator<Item = &Descriptor> {
         let fits = |entry: &&Descriptor| entry.platform.as_ref().is_none_or(|is| wanted.fits(is));
         self.manifests.iter().filter(fits)
@@ -171,10 +171,10 @@ impl Index {
 pub struct Manifest {
     /// Always 2.
     pub schema_version: u32,
-    /// What it is.
+    /// Its media type.
     #[serde(default)]
     pub media_type: String,
-    /// What kind of artifact it is; images have none.
+    /// The type of an artifact; images have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_type: Option<String>,
     /// Its configuration.
@@ -185,7 +185,7 @@ pub struct Manifest {
     /// The manifest that this artifact is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<Descriptor>,
-    /// What else somebody wanted to say of it.
+    /// Other annotations.
     #[serde(
         default,
         deserialize_with = "null_is_nothing",

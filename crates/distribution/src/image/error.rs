@@ -7,17 +7,17 @@ pub enum DocumentError {
     /// It cannot be decoded.
     #[error("the {what} cannot be decoded")]
     Json {
-        /// Which document.
+        /// The document.
         what: &'static str,
-        /// Where it goes wrong.
+        /// The error, with its place.
         source: serde_json::Error,
     },
     /// It is well formed, and breaks a rule.
     #[error("the {what} is invalid: {rule}")]
     Rule {
-        /// Which document.
+        /// The document.
         what: &'static str,
-        /// What is wrong.
+        /// The broken rule.
         rule: &'static str,
     },
     /// The manifest and the configuration do not belong together.

@@ -28,7 +28,7 @@ pub struct KeptBlob<'a> {
     pub size: u64,
     /// What this attempt calls itself: no other may at the same time.
     pub attempt: &'a str,
-    /// What is said of it.
+    /// Its labels.
     pub labels: Labels,
 }
 
@@ -36,7 +36,7 @@ pub struct KeptBlob<'a> {
 #[derive(Debug)]
 pub struct BlobSink(Sender<Option<Vec<u8>>>);
 
-/// The end that containerd takes it from.
+/// The receiving end, which containerd reads from.
 #[derive(Debug)]
 pub struct BlobSource(Receiver<Option<Vec<u8>>>);
 
@@ -48,24 +48,24 @@ pub fn blob_pipe() -> (BlobSink, BlobSource) {
 }
 
 impl BlobSink {
-    /// Hands over the next bytes. If containerd takes no more, it has failed, or has the blob: whoever
-    /// [writes](Lease::write_blob) it is told.
+    /// Passes the next bytes. If containerd accepts no more, it has failed, or has the blob: the caller of
+    /// [`write_blob`](Lease::write_blob) gets the result.
     pub fn put(&self, bytes: &[u8]) {
         drop(self.0.blocking_send(Some(bytes.to_vec())));
     }
 
-    /// Says that all was handed over, and is right. A sink that is dropped without that leaves nothing.
+    /// Marks the data as complete and valid. If a sink is dropped without that, nothing is stored.
     pub fn commit(self) {
         drop(self.0.blocking_send(None));
     }
 }
 
 impl Lease<'_> {
-    /// Writes a blob as it comes, until the other end says that it is whole, or goes away: then nothing
-    /// is kept. One that is there already is kept.
+    /// Writes a blob as it arrives, until the other end commits it, or is dropped: then nothing
+    /// is stored. An existing one is kept.
     ///
     /// # Errors
-    /// If containerd does not take it, or finds that it is not what it should be.
+    /// If containerd refuses it, or finds that it is not valid.
     pub fn write_blob(&self, blob: &KeptBlob<'_>, source: BlobSource) -> Result<(), EngineError> {
         let doing = format!("keeping the blob {}", blob.digest.short());
         let name = format!("yolofs-{}-{}", blob.attempt, blob.digest);
@@ -112,10 +112,10 @@ impl Lease<'_> {
         }
     }
 
-    /// Keeps a blob, if containerd has it, and returns whether it does.
+    /// Adds a blob to the lease, if containerd has it, and returns whether it does.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn keep_content(&self, digest: &Digest) -> Result<bool, EngineError> {
         let doing = format!("keeping the blob {}", digest.short());
         let has = || {

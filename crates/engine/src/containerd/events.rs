@@ -1,4 +1,4 @@
-//! What happens in a containerd, as it tells it.
+//! Events of a containerd.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use containerd_client::types::Envelope;
 use super::Containerd;
 use crate::error::EngineError;
 
-/// Events of one connection to containerd. What happened before this was made is not among them: look
-/// at how things are after it was made.
+/// Events of one connection to containerd. Events from before this was made are missing: read the
+/// state after it was made.
 pub struct Events<'a> {
     containerd: &'a Containerd,
     stream: Streaming<Envelope>,
@@ -23,10 +23,10 @@ impl std::fmt::Debug for Events<'_> {
 }
 
 impl Containerd {
-    /// Follows what happens in this namespace under some topics, such as `/images/create`.
+    /// Subscribes to the events of this namespace under some topics, such as `/images/create`.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn events(&self, topics: &[&str]) -> Result<Events<'_>, EngineError> {
         let namespace = &self.namespace;
         let filter = |topic: &&str| format!("topic==\"{topic}\",namespace==\"{namespace}\"");
@@ -49,7 +49,7 @@ impl Events<'_> {
     /// Waits for the next event, at most for `patience`, and returns whether there was one.
     ///
     /// # Errors
-    /// If containerd tells no more: it ended, or was restarted.
+    /// If the stream ends: containerd ended, or was restarted.
     pub fn next(&mut self, patience: Duration) -> Result<bool, EngineError> {
         let doing = "following what happens in containerd";
         let stream = &mut self.stream;

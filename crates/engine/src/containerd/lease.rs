@@ -28,10 +28,10 @@ const EXPIRES: &str = "containerd.io/gc.expire";
 /// The label under which an unpacked layer is known to containerd's clients.
 const LAYER_LABEL: &str = "containerd.io/snapshot.ref";
 
-/// Labels of what is in containerd.
+/// Labels of an object in containerd.
 pub type Labels = HashMap<String, String>;
 
-/// A lease: as long as it is there, nothing that was made under it is collected.
+/// A lease: while it exists, objects that were made under it are not garbage-collected.
 #[derive(Debug)]
 pub struct Lease<'a> {
     containerd: &'a Containerd,
@@ -48,29 +48,29 @@ pub struct LayerAge(i64, i32);
 pub enum Collected {
     /// Before the call returns.
     Now,
-    /// When containerd sees fit.
+    /// At some later time.
     Later,
 }
 
 /// A document that containerd is to keep.
 #[derive(Clone, Debug)]
 pub struct KeptDocument<'a> {
-    /// What it is.
+    /// Its media type.
     pub media_type: &'a str,
     /// Its digest.
     pub digest: Digest,
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// What containerd's garbage collector reads: what it refers to.
+    /// References for containerd's garbage collector.
     pub labels: Labels,
 }
 
 /// A snapshot that was prepared for a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// It is there: its own directory, and those of the layers below, the nearest first.
+    /// It was made: its own directory, and those of the layers below, the nearest first.
     Made(Vec<std::path::PathBuf>),
-    /// The layer is there already: somebody else was faster.
+    /// The layer exists already: another client was faster.
     AlreadyThere,
 }
 
@@ -79,7 +79,7 @@ impl Containerd {
     /// snapshotter of this name.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn snapshotter_socket(&self) -> Result<Option<Option<std::path::PathBuf>>, EngineError> {
         let doing = "asking containerd for its snapshotters";
         let answer = self.call(doing, async |client| {
@@ -97,7 +97,7 @@ impl Containerd {
     /// Returns the IDs of the leases that begin with these letters.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn leases(&self, prefix: &str) -> Result<Vec<String>, EngineError> {
         let answer = self.call("asking containerd for its leases", async |client| {
             let filters = Vec::new();
@@ -124,10 +124,10 @@ impl Containerd {
         .map(drop)
     }
 
-    /// Makes a lease. Should nobody end it, containerd does after `lasts`.
+    /// Makes a lease. If it is not ended, containerd ends it after `lasts`.
     ///
     /// # Errors
-    /// If containerd does not do it, or there is one of this name.
+    /// If containerd fails, or there is one of this name.
     pub fn lease(&self, id: &str, lasts: Duration) -> Result<Lease<'_>, EngineError> {
         let expires = rfc3339(SystemTime::now() + lasts);
         let labels = Labels::from([(EXPIRES.to_owned(), expires)]);
@@ -141,10 +141,10 @@ impl Containerd {
         }
     }
 
-    /// Makes a lease that stays until it is removed, or takes up the one of this name.
+    /// Makes a lease that stays until it is removed, or opens the one of this name.
     ///
     /// # Errors
-    /// If containerd does not do it.
+    /// If containerd fails.
     pub fn lasting_lease(&self, id: &str) -> Result<Lease<'_>, EngineError> {
         Ok(self.make_lease(id, &Labels::new())?.0)
     }
@@ -184,7 +184,7 @@ impl Containerd {
     /// Returns whether the layer of this chain is unpacked.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn has_layer(&self, chain: &Digest) -> Result<bool, EngineError> {
         Ok(self.layer_age(chain)?.is_some())
     }
@@ -193,7 +193,7 @@ impl Containerd {
     /// unpacked again, to another directory, has another age.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn layer_age(&self, chain: &Digest) -> Result<Option<LayerAge>, EngineError> {
         let doing = format!("asking containerd for the layer {}", chain.short());
         let found = self.call(&doing, async |client| {
@@ -212,10 +212,10 @@ impl Containerd {
 }
 
 impl Lease<'_> {
-    /// Keeps a layer and all below it, if it is unpacked, and returns whether it is.
+    /// Adds a layer and all below it to the lease, if it is unpacked, and returns whether it is.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn keep_layer(&self, chain: &Digest) -> Result<bool, EngineError> {
         if !self.containerd.has_layer(chain)? {
             return Ok(false);
@@ -310,10 +310,10 @@ impl Lease<'_> {
             .map(drop)
     }
 
-    /// Keeps a document, or gives the one that is there these labels, too.
+    /// Stores a document, or adds these labels to the existing one.
     ///
     /// # Errors
-    /// If containerd does not do it.
+    /// If containerd fails.
     pub fn put(&self, document: &KeptDocument<'_>) -> Result<(), EngineError> {
         let doing = format!("keeping the document {}", document.digest.short());
         let size = i64::try_from(document.bytes.len()).unwrap_or(i64::MAX);
@@ -342,7 +342,7 @@ impl Lease<'_> {
         }
     }
 
-    /// Gives these labels, too, to what is there.
+    /// Adds these labels to an existing object.
     pub(super) fn label(
         &self,
         doing: &str,
@@ -377,10 +377,10 @@ impl Lease<'_> {
             .map(drop)
     }
 
-    /// Names an image, or gives the name that is there this meaning.
+    /// Sets the target of an image's name.
     ///
     /// # Errors
-    /// If containerd does not do it.
+    /// If containerd fails.
     pub fn name_image(&self, name: &str, target: &KeptDocument<'_>) -> Result<(), EngineError> {
         let doing = format!("naming the image {name}");
         let image = Image {

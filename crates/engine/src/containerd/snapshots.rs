@@ -17,7 +17,7 @@ impl Containerd {
     /// on the top one, which is removed again.
     ///
     /// # Errors
-    /// If containerd does not answer, the image is not unpacked, or its snapshotter has no directories.
+    /// If containerd does not respond, the image is not unpacked, or its snapshotter has no directories.
     pub fn layer_dirs(
         &self,
         reference: &str,

@@ -16,7 +16,7 @@ use crate::error::EngineError;
 const GONE_EVERY: Duration = Duration::from_millis(20);
 /// How many times: 30 s in all.
 const GONE_TRIES: u32 = 1500;
-/// SIGKILL; the interface wants the number.
+/// SIGKILL; the interface requires the number.
 const SIGKILL: u32 = 9;
 
 /// What to run.
@@ -46,7 +46,7 @@ pub struct Exec<'a> {
 impl Containerd {
     /// Starts a container in the foreground of a client that is followed: its output is the
     /// container's, and so is its exit code. It runs on the plain directories of its layers, and on
-    /// what is mounted over these.
+    /// mounts over these.
     ///
     /// # Errors
     /// If the client cannot be started.
@@ -83,10 +83,10 @@ impl Containerd {
         command
     }
 
-    /// Returns the first process of a container, if it is there.
+    /// Returns the first process of a container, if it runs.
     ///
     /// # Errors
-    /// If containerd does not answer.
+    /// If containerd does not respond.
     pub fn pid(&self, id: &str) -> Result<Option<u32>, EngineError> {
         let doing = format!("asking containerd for the container {id}");
         let answer = self.call(&doing, async |client| {
@@ -100,11 +100,11 @@ impl Containerd {
         Ok(process.map(|process| process.pid).filter(|pid| *pid != 0))
     }
 
-    /// Kills the processes of a container, and waits until its root is unmounted. One that is gone
-    /// is killed.
+    /// Kills the processes of a container, and waits until its root is unmounted. Succeeds if it is
+    /// gone.
     ///
     /// # Errors
-    /// If containerd does not do it.
+    /// If containerd fails.
     pub fn kill(&self, id: &str) -> Result<(), EngineError> {
         let doing = format!("stopping the container {id}");
         let killed = self.call(&doing, async |client| {
@@ -136,10 +136,10 @@ impl Containerd {
         Err(EngineError::TimedOut { doing, after })
     }
 
-    /// Kills and removes a container with what it wrote. One that is gone is removed.
+    /// Kills and removes a container with its data. Succeeds if it is gone.
     ///
     /// # Errors
-    /// If containerd does not do it.
+    /// If containerd fails.
     pub fn remove(&self, id: &str) -> Result<(), EngineError> {
         self.kill(id)?;
         let doing = format!("removing the container {id}");

@@ -1,4 +1,4 @@
-//! What a containerd is.
+//! The version of a containerd.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::with_causes;
 use crate::call::timed_out;
 use crate::error::EngineError;
 
-/// Returns the version of the containerd that listens at `address`, as it says it.
+/// Returns the version of the containerd that listens at `address`.
 ///
 /// # Errors
-/// If nobody answers there within `patience`.
+/// If no process responds there within `patience`.
 pub fn version_at(address: &Path, patience: Duration) -> Result<String, EngineError> {
     let doing = format!("asking containerd at {} for its version", address.display());
     let failed = |said: String| EngineError::Failed {

@@ -42,7 +42,7 @@ pub enum Health {
     Unhealthy,
 }
 
-/// A container, as it was when it was asked about.
+/// A container, as it was at the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     /// Its ID: 64 hexadecimal digits.
@@ -53,7 +53,7 @@ pub struct Container {
     pub exit_code: i64,
     /// The first process on the host, or 0.
     pub pid: u32,
-    /// How well it is.
+    /// The result of its health check.
     pub health: Health,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
@@ -111,8 +111,8 @@ impl Docker {
     /// Starts a container and returns its ID.
     ///
     /// # Errors
-    /// If Docker does not start it. What it made of it may be left; [`labelled`](Self::labelled)
-    /// finds that.
+    /// If Docker does not start it. Remains of it may exist; [`labelled`](Self::labelled)
+    /// finds them.
     pub fn run(&self, request: &RunRequest) -> Result<String, EngineError> {
         let doing = format!("starting a container of {}", request.image);
         let mut args = vec!["run".to_owned(), "--detach".to_owned()];
@@ -135,7 +135,7 @@ impl Docker {
     /// Returns a container, or `None` if it is gone.
     ///
     /// # Errors
-    /// If Docker does not answer.
+    /// If Docker does not respond.
     pub fn container(&self, id: &str) -> Result<Option<Container>, EngineError> {
         let doing = format!("asking Docker for the container {id}");
         let args = ["container", "inspect", "--format", "{{json .}}", "--", id];
@@ -165,7 +165,7 @@ impl Docker {
     /// Returns the IDs of all containers with a label.
     ///
     /// # Errors
-    /// If Docker does not answer.
+    /// If Docker does not respond.
     pub fn labelled(&self, name: &str, value: &str) -> Result<Vec<String>, EngineError> {
         let filter = format!("label={name}={value}");
         let args = ["ps", "--all", "--quiet", "--no-trunc", "--filter", &filter];
@@ -173,11 +173,11 @@ impl Docker {
         Ok(parse::lines(&answer.success()?))
     }
 
-    /// Stops a container: it is asked to end, and killed after `grace`. One that is gone is
-    /// stopped.
+    /// Stops a container: it is asked to end, and killed after `grace`. Succeeds if it is
+    /// gone.
     ///
     /// # Errors
-    /// If Docker does not do it.
+    /// If Docker fails.
     pub fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
         let doing = format!("stopping the container {id}");
         let secs = grace.as_secs().to_string();
@@ -185,10 +185,10 @@ impl Docker {
         self.undo(&doing, args.as_slice(), REMOVE + grace)
     }
 
-    /// Kills and removes a container with its anonymous volumes. One that is gone is removed.
+    /// Kills and removes a container with its anonymous volumes. Succeeds if it is gone.
     ///
     /// # Errors
-    /// If Docker does not do it.
+    /// If Docker fails.
     pub fn remove(&self, id: &str) -> Result<(), EngineError> {
         let doing = format!("removing the container {id}");
         let args = ["rm", "--force", "--volumes", "--", id];

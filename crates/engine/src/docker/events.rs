@@ -1,4 +1,4 @@
-//! What happens to images and containers, as Docker tells it.
+//! Events of images and containers, from Docker.
 
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,12 @@ pub enum EventKind {
     Container,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// To what.
+    /// The kind of its object.
     pub kind: EventKind,
-    /// What.
+    /// The action.
     pub action: String,
     /// The image's name or ID, or the container's ID.
     pub id: String,
@@ -56,8 +56,8 @@ struct Actor {
 }
 
 impl Docker {
-    /// Follows what happens to images and containers. What happened while the client was being
-    /// started may be missed: ask for the images after the first event, or after a while.
+    /// Subscribes to the events of images and containers. Events from before the client is ready may be
+    /// missed: read the images after the first event, or after a while.
     ///
     /// # Errors
     /// If the client cannot be started.
@@ -76,7 +76,7 @@ impl Events {
     /// Waits for the next event, at most for `patience`; `Ok(None)` if there is none.
     ///
     /// # Errors
-    /// If Docker tells no more: its daemon is gone, or was restarted.
+    /// If the stream ends: the daemon ended, or was restarted.
     pub fn next(&mut self, patience: Duration) -> Result<Option<Event>, EngineError> {
         let asked = Instant::now();
         loop {

@@ -12,7 +12,7 @@ use crate::image::{LocalImage, LocalLayer};
 /// The namespace of Docker's images in containerd, unless it says another.
 const NAMESPACE: &str = "moby";
 
-/// How Docker keeps layers.
+/// How Docker stores layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// The graph driver overlay2: a directory for each layer.
@@ -36,15 +36,15 @@ pub struct DockerInfo {
     pub version: String,
     /// The directory with everything it keeps.
     pub data_root: PathBuf,
-    /// How it keeps layers.
+    /// How it stores layers.
     pub storage: Storage,
-    /// The socket of its containerd and the namespace of its containers there, if the client tells.
+    /// The socket of its containerd and the namespace of its containers there, if the client reports it.
     pub containerd: Option<(PathBuf, String)>,
     /// Whether it runs without root, in namespaces of its own.
     pub is_rootless: bool,
-    /// Whether the users of containers are others on the host (`userns-remap`).
+    /// Whether users of containers are mapped to others on the host (`userns-remap`).
     pub remaps_users: bool,
-    /// Whether containers go on while the daemon is away.
+    /// Whether containers continue while the daemon is not running.
     pub has_live_restore: bool,
 }
 
@@ -84,10 +84,10 @@ impl ContainerdAnswer {
 }
 
 impl DockerInfo {
-    /// Reads what `docker info` prints.
+    /// Parses the output of `docker info`.
     ///
     /// # Errors
-    /// If it is not understood, or if it says that the daemon does not answer.
+    /// If it cannot be parsed, or reports that the daemon does not respond.
     pub(super) fn parse(doing: &str, stdout: &[u8]) -> Result<Self, EngineError> {
         let answer: InfoAnswer = json(doing, stdout)?;
         // Older clients end with 0 although the daemon is away.
@@ -206,7 +206,7 @@ fn image(doing: &str, answer: ImageAnswer) -> Result<LocalImage, EngineError> {
 }
 
 /// Brings layers and directories together: Docker gives the top one apart, the others from the top
-/// down, as overlayfs wants them.
+/// down, as overlayfs requires them.
 fn layers(
     doing: &str,
     diff_ids: Vec<Digest>,
@@ -233,7 +233,7 @@ fn layers(
         .collect())
 }
 
-/// Returns whether a client complained of nothing but images that are not there.
+/// Returns whether a client's errors are only about missing images.
 pub(super) fn only_missing(complaint: &str) -> bool {
     // A hint of a newer client may come behind; an empty line between the two.
     let mut lines = complaint.lines().filter(|line| !line.trim().is_empty());
@@ -251,10 +251,10 @@ pub(super) fn lines(stdout: &[u8]) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Reads one JSON document.
+/// Parses one JSON document.
 ///
 /// # Errors
-/// If it is none, or not of that shape.
+/// If it is invalid, or has another form.
 pub(super) fn json<T: for<'de> Deserialize<'de>>(
     doing: &str,
     bytes: &[u8],

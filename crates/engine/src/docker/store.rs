@@ -1,4 +1,4 @@
-//! The containerd that has a Docker's images, where Docker has none itself.
+//! The containerd that stores a Docker's images, if Docker itself does not.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use super::parse::{DockerInfo, Storage};
 use crate::containerd::Containerd;
 use crate::error::EngineError;
 
-/// Where Docker listens unless told otherwise.
+/// Where Docker listens by default.
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 /// What a daemon says of itself has some kilobytes.
 const INFO_MAX: u64 = 4 << 20;
@@ -30,17 +30,17 @@ impl ImageStore {
     /// Connects to it.
     ///
     /// # Errors
-    /// If nobody answers there.
+    /// If no process responds there.
     pub fn connect(&self) -> Result<Containerd, EngineError> {
         Containerd::connect(&self.address, &self.namespace, &self.snapshotter)
     }
 }
 
 impl Docker {
-    /// Returns the containerd that has the images; `None` if Docker keeps them in directories of its own.
+    /// Returns the containerd that has the images; `None` if Docker stores them in its own directories.
     ///
     /// # Errors
-    /// If Docker does not answer, or does not say which containerd it is.
+    /// If Docker does not respond, or does not report which containerd it is.
     pub fn image_store(&self) -> Result<Option<ImageStore>, EngineError> {
         self.store_of(&self.info()?)
     }
@@ -48,7 +48,7 @@ impl Docker {
     /// Returns the containerd that has the images of a daemon.
     ///
     /// # Errors
-    /// If it does not say which that is.
+    /// If it does not report which that is.
     pub fn store_of(&self, info: &DockerInfo) -> Result<Option<ImageStore>, EngineError> {
         let Storage::Containerd { snapshotter } = &info.storage else {
             return Ok(None);
@@ -74,10 +74,10 @@ impl Docker {
         }
     }
 
-    /// Returns what an image is called in containerd.
+    /// Returns the name of an image in containerd.
     ///
     /// # Errors
-    /// If Docker or its containerd has no such image, or does not answer.
+    /// If Docker or its containerd has no such image, or does not respond.
     pub fn name_in(&self, store: &ImageStore, reference: &str) -> Result<String, EngineError> {
         let id = self.image_id(reference)?;
         let mut names = store.connect()?.names()?;

@@ -11,23 +11,23 @@ use rawio::pidfd::PidFd;
 
 use super::restarts::Cause;
 
-/// A process, and what it has said so far.
+/// A process, and the state that it has reported.
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) pid: u32,
     process: PidFd,
     relation: Relation,
     started: Instant,
-    /// Whether it has said that it is ready.
+    /// Whether it has reported that it is ready.
     pub(super) ready: bool,
-    /// Whether it has said that it ends on purpose.
+    /// Whether it has reported that it ends on purpose.
     pub(super) stopping: bool,
 }
 
 /// How it died.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Death {
-    /// Its exit code, if it had one that can be known.
+    /// Its exit code, if it had one and it is known.
     pub(super) code: Option<i32>,
     pub(super) cause: Cause,
 }
@@ -96,7 +96,7 @@ impl Child {
         self.process.signal(signal)
     }
 
-    /// Reaps it after its end, and returns how it died, as far as that can be known.
+    /// Reaps it after its end, and returns how it died, if that is known.
     pub(super) fn reap(&self) -> io::Result<Death> {
         let killed = Death {
             code: None,

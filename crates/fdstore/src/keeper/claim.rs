@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub(super) struct Claim(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
 
 impl Claim {
-    /// Takes it, and writes down who has it. Waits for as long as `patience` for another that may
+    /// Takes the lock, and writes the owner to it. Waits up to `patience` for another keeper that may
     /// be about to end.
     pub(super) fn take(path: &Path, patience: Duration) -> Result<Self> {
         let deadline = Instant::now() + patience;

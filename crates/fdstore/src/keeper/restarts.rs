@@ -1,4 +1,4 @@
-//! When a program that died is started again.
+//! The delay before a dead program is restarted.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const LONGEST_IF_KILLED: Duration = Duration::from_millis(200);
 pub(super) enum Cause {
     /// It ended by itself.
     Failed,
-    /// Somebody ended it, or nobody knows.
+    /// It was killed, or the cause is unknown.
     Killed,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    /// Notes a death, and returns how long to wait before the next start.
+    /// Records a death, and returns how long to wait before the next start.
     pub(super) fn died_after(&mut self, lived: Duration, cause: Cause) -> Duration {
         if lived >= HEALTHY {
             self.in_a_row = 0;
@@ -48,7 +48,7 @@ impl Restarts {
         }
     }
 
-    /// Forgets all deaths.
+    /// Resets the count.
     pub(super) fn forget(&mut self) {
         self.in_a_row = 0;
     }

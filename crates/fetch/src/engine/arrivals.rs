@@ -1,4 +1,4 @@
-//! What comes from peers.
+//! Data from peers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ enum Expected {
 }
 
 impl<K: Key> Engine<K> {
-    /// Notes that something came from a peer, a part of a piece for example: it is not stalled.
+    /// Records that data came from a peer, a part of a piece for example: it is not stalled.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -23,7 +23,7 @@ impl<K: Key> Engine<K> {
         self.hear(now, peer);
     }
 
-    /// Notes what came for one piece, `bytes` long on the way; the caller has verified it. Tells
+    /// Records the result for one piece, of `bytes` bytes; the caller has verified it. Returns
     /// what to do with the bytes.
     ///
     /// # Panics
@@ -47,9 +47,11 @@ impl<K: Key> Engine<K> {
             Expected::No => bytes,
         };
         self.counts.received_bytes += u64::from(bytes);
-        let link = &mut self.peers[peer.index()].link;
+        let state = &mut self.peers[peer.index()];
+        state.counts.received_bytes += u64::from(bytes);
         if outcome == Outcome::Here {
-            link.delivered(now, u64::from(length));
+            state.counts.pieces += 1;
+            state.link.delivered(now, u64::from(length));
         }
         let arrival = match outcome {
             Outcome::Here => self.here(now, key, via, owed, bytes),
@@ -116,9 +118,6 @@ impl<K: Key> Engine<K> {
 
     fn not_here(&mut self, now: Duration, peer: Peer, key: K, via: Via, outcome: Outcome) {
         let server = self.peers[peer.index()].server;
-        if outcome == Outcome::Wrong {
-            self.counts.wrong += 1;
-        }
         let why = match outcome {
             Outcome::Absent => Verdict::Absent,
             Outcome::Busy => Verdict::Busy,
@@ -142,7 +141,7 @@ impl<K: Key> Engine<K> {
             self.failed(now, key, why);
         }
         if outcome == Outcome::Wrong {
-            self.count_wrong(now, server);
+            self.count_wrong(now, peer);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who is asked for what waits in the queues.
+//! Assigns queued pieces to peers.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SCAN: usize = 256;
 const BESIDE_STREAM: u32 = 5;
 
 impl<K: Key> Engine<K> {
-    /// Queues a flight; ends it if nobody can be asked for it and nothing else brings it.
+    /// Queues a flight; ends it if no peer can be asked for it and no stream brings it.
     pub(super) fn enqueue(&mut self, now: Duration, key: K, end: End) {
         let Some(flight) = self.flights.get(&key) else {
             return;
@@ -46,7 +46,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Ends what is queued in vain, after a peer was lost.
+    /// Ends queued flights without a peer, after a peer was lost.
     pub(super) fn settle_queues(&mut self, now: Duration) {
         let mut vain = Vec::new();
         for priority in [Priority::Demand, Priority::Plan, Priority::Fill] {
@@ -62,7 +62,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Why nobody can be asked for a flight.
+    /// Why no peer can be asked for a flight.
     fn reason(&self, flight: &Flight) -> Verdict {
         let unreachable = self
             .peers
@@ -78,13 +78,13 @@ impl<K: Key> Engine<K> {
         self.indexes().any(|peer| self.may_ask(peer, flight))
     }
 
-    fn indexes(&self) -> impl Iterator<Item = Peer> + use<K> {
+    pub(super) fn indexes(&self) -> impl Iterator<Item = Peer> + use<K> {
         (0..self.peers.len())
             .filter_map(|index| u16::try_from(index).ok())
             .map(Peer)
     }
 
-    /// Whether a peer is up, may have a piece, and was not asked for it already.
+    /// Returns whether a peer is up, may have a piece, and was not asked for it already.
     pub(super) fn may_ask(&self, peer: Peer, flight: &Flight) -> bool {
         let state = &self.peers[peer.index()];
         state.is_up()
@@ -213,6 +213,7 @@ impl<K: Key> Engine<K> {
         let patience = state.patience(&self.config);
         state.requested(priority, bytes);
         state.requests.insert(id);
+        state.counts.requests += 1;
         let request = Request {
             peer,
             priority,
@@ -253,14 +254,14 @@ impl<K: Key> Engine<K> {
         })
     }
 
-    /// Tells the sender of a stream that a piece is not needed.
+    /// Notifies the sender of a stream that a piece is not needed.
     pub(super) fn skip(&mut self, key: K) {
         if self.streams.skip(&key) {
             self.counts.skips += 1;
         }
     }
 
-    /// Sets the alarm of a flight that was requested: when it is late if somebody waits for it, and
+    /// Sets the alarm of a requested flight: when it is late if a caller waits for it, and
     /// when it is lost.
     pub(super) fn watch_flight(&mut self, now: Duration, key: K) {
         let Some(flight) = self.flights.get(&key) else {

@@ -46,7 +46,7 @@ impl<K: Key> Engine<K> {
         self.watch_flight(now, key);
     }
 
-    /// Lets a flight wait longer for a stream that is slower than expected, but goes on and still brings the piece
+    /// Lets a flight wait longer for a stream that is slower than expected, but continues and still brings the piece
     /// before a request of its own would: what is requested now would come twice.
     fn waits_on(&mut self, now: Duration, key: K) -> bool {
         let Some((_, peer, _)) = self.streams.coming(&key) else {

@@ -1,12 +1,21 @@
-//! Peers: which there are, which can be asked, and which have stalled.
+//! Peers: connection, loss, and the pending requests of a lost one.
 
 use std::time::Duration;
 
 use super::wanting::End;
 use super::{Alarm, Engine};
 use crate::exchange::{Action, Lane, Peer, Server, StreamId};
-use crate::peers::{PeerState, State};
+use crate::peers::{PeerState, State, Trust};
 use crate::want::{Key, Verdict};
+
+/// Why a peer is taken out of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Out {
+    Lost,
+    Stalled,
+    /// Its server is not believed.
+    Disbelieved(Trust),
+}
 
 impl<K: Key> Engine<K> {
     /// Adds a peer, which is down at first.
@@ -19,7 +28,7 @@ impl<K: Key> Engine<K> {
         Peer(index)
     }
 
-    /// Notes that a peer can be asked, and the round trip that connecting to it measured.
+    /// Records that a peer is connected, and the round trip of its handshake.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -28,14 +37,13 @@ impl<K: Key> Engine<K> {
         if let Some(rtt) = rtt {
             state.link.round_trip(now, rtt);
         }
-        if state.state != State::Banned {
-            state.state = State::Up;
-            state.heard = now;
-        }
+        state.state = State::Up;
+        state.heard = now;
         self.watch(now, peer);
+        self.watch_closer(now);
     }
 
-    /// Notes that a peer understands [`Action::Promote`], until its connection is lost.
+    /// Records that a peer supports [`Action::Promote`], until its connection is lost.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -43,8 +51,8 @@ impl<K: Key> Engine<K> {
         self.peers[peer.index()].promotes = true;
     }
 
-    /// Notes the rate of a line, in bytes per second, that the caller measured by what is no piece: the first
-    /// window follows from it.
+    /// Records the rate of a line, in bytes per second, that the caller measured with other data than pieces: the
+    /// first window follows from it.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -52,17 +60,17 @@ impl<K: Key> Engine<K> {
         self.peers[peer.index()].link.rate_was(now, rate);
     }
 
-    /// Notes that the connection of a peer is lost, with all requests and streams on it. What it
-    /// owed is requested from others, or ends as [`Verdict::Away`].
+    /// Records that the connection of a peer is lost, with all requests and streams on it. Its pending
+    /// pieces are requested from others, or end as [`Verdict::Away`].
     ///
     /// # Panics
     /// If the peer is another engine's.
     pub fn on_peer_lost(&mut self, now: Duration, peer: Peer) {
         self.peers[peer.index()].promotes = false;
-        self.put_out(now, peer, State::Down);
+        self.put_out(now, peer, Out::Lost);
     }
 
-    /// Notes the end of a stream. What it promised and did not bring is requested if it is wanted.
+    /// Records the end of a stream. Promised pieces that did not arrive are requested if they are wanted.
     pub fn on_stream_end(&mut self, now: Duration, stream: StreamId) {
         let Some((peer, missing)) = self.streams.end(stream) else {
             return;
@@ -72,25 +80,19 @@ impl<K: Key> Engine<K> {
         self.watch(now, peer);
     }
 
-    /// Returns for how long a peer that owes something has sent nothing; zero if none owes anything.
-    #[must_use]
-    pub fn silence(&self, now: Duration) -> Duration {
-        let owing = self.peers.iter().enumerate().filter(|(index, state)| {
-            let peer = u16::try_from(*index).map(Peer);
-            let streams = peer.is_ok_and(|peer| self.streams.owes(peer));
-            state.is_up() && (streams || !state.requests.is_empty())
-        });
-        let silent = owing.map(|(_, state)| now.saturating_sub(state.heard));
-        silent.max().unwrap_or_default()
-    }
-
-    /// Whether a peer can be asked.
+    /// Returns whether a peer can be asked.
     ///
     /// # Panics
     /// If the peer is another engine's.
     #[must_use]
     pub fn is_up(&self, peer: Peer) -> bool {
         self.peers[peer.index()].is_up()
+    }
+
+    /// Returns whether any peer can be asked.
+    #[must_use]
+    pub fn any_up(&self) -> bool {
+        self.peers.iter().any(PeerState::is_up)
     }
 
     /// Requests what waited for a stream.
@@ -106,12 +108,13 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Notes that a peer is alive.
+    /// Records that a peer is alive.
     pub(super) fn hear(&mut self, now: Duration, peer: Peer) {
         let state = &mut self.peers[peer.index()];
         state.heard = now;
         if state.state == State::Stalled {
             state.state = State::Up;
+            state.returned();
             self.watch(now, peer);
         }
     }
@@ -125,59 +128,34 @@ impl<K: Key> Engine<K> {
         if owes && !watched {
             state.heard = now;
             state.link.busy(now);
-            self.timers
-                .set(Alarm::Peer(peer), now + state.patience(&self.config));
+            let silent = self.silent_from(peer);
+            self.timers.set(Alarm::Peer(peer), silent);
         } else if !owes && watched {
             state.link.idle();
             self.timers.clear(Alarm::Peer(peer));
         }
     }
 
-    /// The alarm of a peer rang: it has stalled, unless something came meanwhile.
-    pub(super) fn peer_silent(&mut self, now: Duration, peer: Peer) {
-        let state = &self.peers[peer.index()];
-        let until = state.heard + state.patience(&self.config);
-        if until > now {
-            self.timers.set(Alarm::Peer(peer), until);
-            return;
+    /// Takes a peer out of use, and requests its pending pieces from others.
+    pub(super) fn put_out(&mut self, now: Duration, peer: Peer, out: Out) {
+        let state = &mut self.peers[peer.index()];
+        match out {
+            Out::Lost => state.state = State::Down,
+            Out::Stalled => state.state = State::Stalled,
+            Out::Disbelieved(trust) => state.trust = trust,
         }
-        self.counts.stalls += 1;
-        self.actions.push_back(Action::Stalled { peer });
-        self.put_out(now, peer, State::Stalled);
-    }
-
-    /// Notes a piece with wrong bytes, and bans the server if there were too many.
-    pub(super) fn count_wrong(&mut self, now: Duration, server: Server) {
-        let wrong = self.wrong.entry(server).or_default();
-        *wrong += 1;
-        if *wrong < self.config.wrong_limit {
-            return;
-        }
-        for index in 0..self.peers.len() {
-            let state = &self.peers[index];
-            if let Ok(index) = u16::try_from(index)
-                && state.server == server
-                && state.state != State::Banned
-            {
-                self.put_out(now, Peer(index), State::Banned);
-            }
-        }
-    }
-
-    /// Takes a peer out of use, and has others bring what it owed.
-    fn put_out(&mut self, now: Duration, peer: Peer, state: State) {
-        let link = &mut self.peers[peer.index()];
-        if link.state != State::Banned {
-            link.state = state;
-        }
+        state.link.idle();
         self.timers.clear(Alarm::Peer(peer));
-        self.peers[peer.index()].link.idle();
-        self.drop_requests(now, peer, state);
+        self.share_rate(now, peer);
+        self.believe_if_alone(now);
+        self.drop_requests(now, peer, out);
         for stream in self.streams.ids_of(peer) {
-            let missing = match state {
+            let missing = match out {
                 // It may go on: what then comes first is welcome.
-                State::Stalled | State::Up => self.streams.expected_of(stream),
-                State::Down | State::Banned => {
+                Out::Stalled => self.streams.expected_of(stream),
+                Out::Lost => self.streams.end(stream).map_or_else(Vec::new, |end| end.1),
+                Out::Disbelieved(_) => {
+                    self.actions.push_back(Action::EndStream { peer, stream });
                     self.streams.end(stream).map_or_else(Vec::new, |end| end.1)
                 }
             };
@@ -187,13 +165,13 @@ impl<K: Key> Engine<K> {
     }
 
     /// Gives up all requests to a peer.
-    fn drop_requests(&mut self, now: Duration, peer: Peer, state: State) {
+    fn drop_requests(&mut self, now: Duration, peer: Peer, out: Out) {
         let open = std::mem::take(&mut self.peers[peer.index()].requests);
         for id in open {
             let Some(request) = self.drop_request(now, id) else {
                 continue;
             };
-            if state != State::Down {
+            if out != Out::Lost {
                 self.actions.push_back(Action::Cancel { peer, request: id });
             }
             for piece in request.pieces {

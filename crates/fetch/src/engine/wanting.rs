@@ -1,4 +1,4 @@
-//! What callers ask for: tickets, joins and promotions.
+//! Requests of callers: tickets, joins and promotions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) enum End {
 }
 
 impl<K: Key> Engine<K> {
-    /// Asks for pieces. Each of them ends with one [`Action::Done`], at the latest at `deadline`.
+    /// Requests pieces. Each of them ends with one [`Action::Done`], at the latest at `deadline`.
     ///
     /// A piece that is named twice counts once. Without a peer that is up, they are
     /// [`Verdict::Away`]; over the bounds of the configuration, they are [`Verdict::Busy`].
@@ -72,7 +72,7 @@ impl<K: Key> Engine<K> {
             && (self.flights.contains_key(key) || self.flights.len() + taken < self.config.flights)
     }
 
-    /// Takes a ticket back: none of its pieces is reported any more, and what nobody else wants is
+    /// Cancels a ticket: none of its pieces is reported any more, and pieces without another ticket are
     /// not fetched.
     pub fn leave(&mut self, now: Duration, ticket: Ticket) {
         self.timers.clear(Alarm::Ticket(ticket));
@@ -138,7 +138,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Gives up a flight for which nobody waits.
+    /// Cancels a flight without waiting callers.
     pub(super) fn abandon(&mut self, now: Duration, key: K) {
         let Some(flight) = self.flights.get_mut(&key) else {
             return;
@@ -244,7 +244,7 @@ impl<K: Key> Engine<K> {
         Some((expected > own, now + expected + own + grace))
     }
 
-    /// Notes that a peer will send pieces unasked, in this order, behind what it promised before on
+    /// Records that a peer will send pieces unasked, in this order, behind those that it promised before on
     /// the same stream. Pieces that were requested already are skipped.
     ///
     /// # Panics
@@ -270,7 +270,7 @@ impl<K: Key> Engine<K> {
         self.watch(now, peer);
     }
 
-    /// Notes that pieces are not needed from any stream: their senders are told.
+    /// Records that pieces are not needed from any stream: their senders are notified.
     pub fn unneeded(&mut self, now: Duration, keys: &[K]) {
         for key in keys {
             let sender = self.streams.coming(key).map(|(_, peer, _)| peer);

@@ -1,4 +1,4 @@
-//! Directories whose subdirectories are read one after the other, as those of a language's library are.
+//! Directories whose subdirectories are read one after the other, as those of a language's library.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ const AFTER: usize = 3;
 /// The most directories whose misses are remembered.
 const REMEMBERED: usize = 4096;
 
-/// What lies below each directory, and where in it small files were missed.
+/// The directory tree, and where in it small files were missed.
 #[derive(Debug, Default)]
 pub(super) struct Branches {
     parents: HashMap<u32, u32>,
@@ -22,7 +22,7 @@ pub(super) struct Branches {
 }
 
 impl Branches {
-    /// Returns those of a source whose directories have these parents.
+    /// Returns the state of a source whose directories have these parents.
     pub(super) fn new(parents: HashMap<u32, u32>, files: &[FileChunks]) -> Self {
         let mut branches = Self {
             parents,
@@ -36,7 +36,7 @@ impl Branches {
         branches
     }
 
-    /// Notes that a small file of a directory was missed. Returns the nearest directory above it in which that
+    /// Records a miss of a small file of a directory. Returns the nearest directory above it in which that
     /// happened in several places.
     pub(super) fn missed(&mut self, directory: u32) -> Option<u32> {
         if self.missed.len() >= REMEMBERED {

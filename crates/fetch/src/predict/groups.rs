@@ -1,4 +1,4 @@
-//! How much was predicted of what lies together, and how much of it was used.
+//! Counts predictions by place, and how many were used.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -11,7 +11,7 @@ const WINDOW_MAX: u64 = 8;
 /// The most files and directories that are remembered.
 const REMEMBERED: usize = 4096;
 
-/// What lies together, or why something was predicted.
+/// The place or the reason of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Group {
     Run,
@@ -20,7 +20,7 @@ pub(super) enum Group {
     /// The large file that begins with this chunk.
     File(u32),
     Directory(u32),
-    /// What lies in the directories below this one.
+    /// Files in the directories below this one.
     Branch(u32),
     All,
 }
@@ -36,7 +36,7 @@ struct Success {
     used: u64,
 }
 
-/// All groups, and what was predicted and not used yet.
+/// All groups, and predictions that were not used yet.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     groups: HashMap<Group, Success>,
@@ -81,7 +81,7 @@ impl Groups {
         success.made < earned
     }
 
-    /// Notes a prediction. The oldest that were not used are given up for it.
+    /// Records a prediction. The oldest unused ones are dropped for it.
     pub(super) fn made(&mut self, group: Group, chunk: u32, bytes: u64, gain: Gain) {
         self.of(group).made += bytes;
         self.unused.push_back((chunk, bytes));
@@ -96,7 +96,7 @@ impl Groups {
         }
     }
 
-    /// Notes that what was predicted was read.
+    /// Records that a predicted chunk was read.
     pub(super) fn used(&mut self, group: Group, chunk: u32, bytes: u64) {
         self.of(group).used += 1;
         if self.waiting.remove(&chunk) {

@@ -26,7 +26,7 @@ struct Run {
 pub(super) struct Runs(HashMap<u32, Run>);
 
 impl Runs {
-    /// Notes that a chunk of a file is read, and returns what lies ahead of it; `None` if it continues no run.
+    /// Records a read of a chunk of a file, and returns the chunks ahead of it; `None` if it continues no run.
     pub(super) fn follow(&mut self, file: &FileChunks, chunk: u32) -> Option<Vec<Range<u32>>> {
         if self.0.len() >= REMEMBERED && !self.0.contains_key(&file.first) {
             self.0.clear();
@@ -70,7 +70,7 @@ impl Runs {
         Some(ahead)
     }
 
-    /// Notes that nothing from a chunk on was predicted: it is the next.
+    /// Records that nothing from a chunk on was predicted: it is the next.
     pub(super) fn resume_at(&mut self, first: u32, chunk: u32) {
         if let Some(run) = self.0.get_mut(&first) {
             run.end = run.end.min(chunk);

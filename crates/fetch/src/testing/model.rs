@@ -15,18 +15,18 @@ struct Held {
     deadline: Duration,
 }
 
-/// The naive model: it is told each step, and panics when a promise is broken.
+/// The naive model: it receives each step, and panics when a promise is broken.
 #[derive(Debug)]
 pub struct Promises {
     config: Config,
     tickets: BTreeMap<Ticket, Held>,
-    /// What was published.
+    /// The published pieces.
     published: BTreeSet<u32>,
-    /// Who said, since somebody waits for a key, that it does not have it.
+    /// The servers that reported, since a caller waits for a key, that they do not have it.
     refused: BTreeSet<(u32, Server)>,
-    /// What each open request asks for, whom, and since when.
+    /// The keys, peer and time of each open request.
     open: BTreeMap<RequestId, (Peer, Duration, BTreeSet<u32>)>,
-    /// How often a key was requested since somebody waits for it.
+    /// How often a key was requested since a caller waits for it.
     attempts: BTreeMap<u32, usize>,
     wrong: BTreeMap<Server, u32>,
 }
@@ -58,7 +58,7 @@ impl Promises {
         self.published.len()
     }
 
-    /// Notes a ticket.
+    /// Records a ticket.
     pub fn wanted(&mut self, ticket: Ticket, pieces: &[Piece<u32>], deadline: Duration) {
         let open = pieces.iter().map(|piece| piece.key).collect();
         if pieces.is_empty() {
@@ -68,7 +68,7 @@ impl Promises {
         assert!(before.is_none(), "a ticket has one name");
     }
 
-    /// Notes that a ticket was left.
+    /// Records that a ticket was cancelled.
     pub fn left(&mut self, ticket: Ticket) {
         if let Some(held) = self.tickets.remove(&ticket) {
             for key in held.open {
@@ -115,17 +115,17 @@ impl Promises {
         self.open.insert(request, (peer, now, keys));
     }
 
-    /// Notes that a request is over before all of it was answered.
+    /// Records that a request is over before all of its pieces had a response.
     pub fn cancelled(&mut self, request: RequestId) {
         self.open.remove(&request);
     }
 
-    /// Notes that all requests to a peer are over.
+    /// Records that all requests to a peer are over.
     pub fn lost(&mut self, peer: Peer) {
         self.open.retain(|_, (of, ..)| *of != peer);
     }
 
-    /// Notes what was not answered in time, and is requested elsewhere.
+    /// Records a piece without a response in time, which is requested elsewhere.
     pub fn answered(&mut self, request: RequestId, key: u32) {
         if let Some((.., keys)) = self.open.get_mut(&request) {
             keys.remove(&key);
@@ -135,7 +135,7 @@ impl Promises {
         }
     }
 
-    /// Checks what the engine said of something that came.
+    /// Checks the engine's decision about received data.
     pub fn came(&mut self, server: Server, key: u32, outcome: Outcome, arrival: Arrival) {
         match outcome {
             Outcome::Wrong => {
@@ -188,7 +188,7 @@ impl Promises {
         );
     }
 
-    /// Checks that nobody waits any more.
+    /// Checks that no caller waits any more.
     pub fn check_end(&self) {
         assert!(self.tickets.is_empty(), "{:?} wait for ever", self.tickets);
     }

@@ -18,7 +18,7 @@ pub enum Order {
     Mixed,
 }
 
-/// The way from servers to the engine. Connections on the same line take turns, piece by piece.
+/// The path from servers to the engine. Connections on the same line take turns, piece by piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Bytes per second.
@@ -47,9 +47,9 @@ impl Line {
 /// How a server behaves. The default one is honest, and always there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
-    /// Every so many keys, this is the answer.
+    /// Every so many keys, this is the response.
     pub every: Vec<(u32, Outcome)>,
-    /// Every so many keys, there is no answer at all.
+    /// Every so many keys, there is no response at all.
     pub forgets_every: Option<u32>,
     /// Between these moments it sends nothing.
     pub stalls: Option<Range<Duration>>,
@@ -103,7 +103,7 @@ impl Message {
 pub(super) struct Connection {
     pub(super) line: usize,
     pub(super) habits: Behaviour,
-    /// What it has to send.
+    /// Its queued messages.
     queue: VecDeque<Message>,
     /// How many bytes of the first are sent.
     sent: u64,
@@ -121,7 +121,7 @@ impl Connection {
         }
     }
 
-    /// Takes a request or the pieces of a stream.
+    /// Adds a request or the pieces of a stream.
     pub(super) fn ask(&mut self, via: Via, pieces: &[Piece<u32>]) {
         for piece in pieces {
             if let Some(outcome) = self.habits.answer(piece.key) {
@@ -185,13 +185,13 @@ impl Connection {
 #[derive(Debug, Default)]
 pub(super) struct Network {
     lines: Vec<Line>,
-    /// When each line has sent what it is sending.
+    /// When each line has sent its present message.
     free: Vec<Duration>,
     turns: Vec<u16>,
     pub(super) connections: BTreeMap<Peer, Connection>,
 }
 
-/// Something that a line has begun to send.
+/// A message that a line has begun to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) peer: Peer,

@@ -15,25 +15,25 @@ use crate::want::{Piece, Priority, Ticket, Verdict};
 /// A step of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Somebody wants pieces, for at most `patience`. What is published already is not asked for.
+    /// A caller wants pieces, for at most `patience`. Published ones are not requested.
     Want {
-        /// Which.
+        /// The pieces.
         pieces: Vec<Piece<u32>>,
-        /// How urgently.
+        /// The priority.
         priority: Priority,
-        /// For how long.
+        /// The time limit.
         patience: Duration,
     },
-    /// Whoever came as the `nth` loses interest.
+    /// The `nth` caller loses interest.
     Leave {
         /// Counted from 0.
         nth: usize,
     },
     /// The server of a peer begins to send pieces unasked.
     Stream {
-        /// Who sends them.
+        /// The peer that sends them.
         peer: Peer,
-        /// What, in this order.
+        /// The pieces, in this order.
         pieces: Vec<Piece<u32>>,
     },
 }
@@ -55,11 +55,11 @@ enum Event {
 /// How one piece of a ticket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// When.
+    /// The time.
     pub at: Duration,
-    /// Which piece.
+    /// The piece.
     pub key: u32,
-    /// How.
+    /// The result.
     pub verdict: Verdict,
 }
 
@@ -256,6 +256,9 @@ impl Simulation {
             Action::Cancel { peer, request } => {
                 self.model.cancelled(request);
                 self.travel(peer, Event::Cancelled(peer, Via::Request(request)));
+            }
+            Action::EndStream { peer, stream } => {
+                self.travel(peer, Event::Cancelled(peer, Via::Stream(stream)));
             }
             Action::Stalled { peer } => self.model.lost(peer),
             Action::Done {

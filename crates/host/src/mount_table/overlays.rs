@@ -1,5 +1,5 @@
-//! Overlays that have a mount below them. To the kernel they are no users of it: it lets the mount
-//! go, and they keep the file system.
+//! Overlays that have a mount as a lower layer. The kernel does not count them as users of it: it lets
+//! the mount go, and they keep the file system.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -13,8 +13,8 @@ use super::{Line, parse, unescape};
 /// Symbolic links on one way that are followed, as by the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Returns where an overlay is mounted that has the mount of ours at `mountpoint` below it, as far as
-/// the list of mounts tells: it has the paths that the overlay was given.
+/// Returns where an overlay is mounted that has our mount at `mountpoint` as a lower layer, as far as
+/// the mount table shows: it has the paths that the overlay was given.
 ///
 /// # Errors
 /// If the list cannot be read.
@@ -23,7 +23,7 @@ pub fn overlay_on(mountpoint: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok(overlay_in(&table, mountpoint))
 }
 
-/// Says that a mount is not unmounted because of an overlay.
+/// Returns the message that a mount is not unmounted because of an overlay.
 pub fn in_use_below(mountpoint: &Path, overlay: &Path) -> String {
     format!(
         "{} is in use: the overlay on {} has it below (lazy=true detaches it all the same)",

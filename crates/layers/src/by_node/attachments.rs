@@ -1,6 +1,6 @@
-//! Which layers this process has attached where.
+//! The layers that this process has attached, by place.
 //!
-//! Whether they are still there is read from the mount table, which takes a while: nothing is locked meanwhile.
+//! Whether they still exist is read from the mount table, which takes a while: no lock is held meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attachment {
     pub(super) layer: Digest,
-    /// Its directory.
+    /// The directory of the layer.
     pub(super) source: SourceId,
     pub(super) image: ImageId,
 }
@@ -33,12 +33,12 @@ struct State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Serial(u64);
 
-/// What was attached at one moment.
+/// The attachments at one moment.
 #[derive(Debug)]
 pub(super) struct Moment(Vec<(PathBuf, Serial)>);
 
 impl Attachments {
-    /// Notes a layer that is mounted by now.
+    /// Adds a layer that is mounted now.
     pub(super) fn insert(&self, target: &Path, attachment: Attachment) {
         let mut state = self.0.lock();
         let serial = state.next;
@@ -57,7 +57,7 @@ impl Attachments {
         self.0.lock().by_target.contains_key(target)
     }
 
-    /// Returns what is attached, by place.
+    /// Returns the attachments, by place.
     pub(super) fn all(&self) -> BTreeMap<PathBuf, Attachment> {
         let state = self.0.lock();
         let all = state.by_target.iter();
@@ -65,7 +65,7 @@ impl Attachments {
             .collect()
     }
 
-    /// Returns what is attached now, to be compared with a mount table that is read from now on.
+    /// Returns the present attachments, to be compared with a mount table that is read afterwards.
     pub(super) fn moment(&self) -> Moment {
         let state = self.0.lock();
         let all = state.by_target.iter();
@@ -75,8 +75,8 @@ impl Attachments {
         )
     }
 
-    /// Forgets what was attached at a moment and is not in the mount table that was read after it: somebody else
-    /// has unmounted it. What was attached since is not looked for in that table.
+    /// Removes attachments of a moment that are missing in the mount table that was read after it: another process
+    /// has unmounted them. Attachments made since are not compared.
     pub(super) fn retain(&self, moment: Moment, mounted: &BTreeSet<PathBuf>) {
         let mut state = self.0.lock();
         for (target, serial) in moment.0 {
@@ -91,7 +91,7 @@ impl Attachments {
         }
     }
 
-    /// Returns how many were forgotten because somebody else had unmounted them.
+    /// Returns how many were removed because another process had unmounted them.
     pub(super) fn lost(&self) -> u64 {
         self.0.lock().lost
     }

@@ -11,8 +11,8 @@ use node_api::client::{CallError, NodeClient};
 /// How soon it is asked again.
 const ASK_AGAIN_MS: u16 = 50;
 
-/// Asks the node again and again while its keeper starts it again. Whatever is asked may be asked
-/// twice.
+/// A client that retries while the node's keeper restarts the node. Requests must be
+/// idempotent.
 #[derive(Debug)]
 pub(super) struct PatientClient {
     node: NodeClient,
@@ -30,10 +30,10 @@ impl PatientClient {
         }
     }
 
-    /// Asks until there is an answer, or the node has been away for longer than `patience`.
+    /// Retries until there is a response, or the node was not reachable for longer than `patience`.
     ///
     /// # Errors
-    /// What it refuses, or that it does not answer.
+    /// A refusal of the node, or that it does not respond.
     pub(super) fn ask<T>(
         &self,
         patience: Duration,

@@ -24,7 +24,7 @@ const RUNS: usize = 1024;
 /// process from ending.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A thread that tells the kernel what will be read.
+/// A thread that advises the kernel of future reads.
 #[derive(Debug)]
 pub(super) struct Adviser {
     /// `None` only while it is dropped.

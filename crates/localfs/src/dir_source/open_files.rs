@@ -14,7 +14,7 @@ use rawio::once::Once;
 #[derive(Debug)]
 pub(super) struct OpenFile {
     fd: OwnedFd,
-    /// Whether the kernel was told that reads come in no order.
+    /// Whether the kernel was advised of random access.
     no_order: AtomicBool,
 }
 
@@ -26,7 +26,7 @@ impl OpenFile {
         }
     }
 
-    /// Tells the kernel whether it is to read ahead, unless it knows.
+    /// Advises the kernel whether to read ahead, unless it was advised so before.
     pub(super) fn in_no_order(&self, no_order: bool) {
         if self.no_order.swap(no_order, Relaxed) != no_order {
             Once::in_no_order(&self.fd, no_order);
@@ -40,8 +40,8 @@ impl AsFd for OpenFile {
     }
 }
 
-/// Open files, shared by threads. Evicts by the clock algorithm: a hand goes round and takes the
-/// first file that was not used since it came by last.
+/// Open files, shared by threads. Evicts by the clock algorithm: a hand goes round and evicts the
+/// first file that was not used since its last visit.
 ///
 /// The lock is held for a look-up only: files are opened, read and closed outside.
 pub(super) struct OpenFiles {

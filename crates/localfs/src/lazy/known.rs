@@ -1,4 +1,4 @@
-//! What was met so far: ids, attributes, and the names that led there.
+//! The files found so far: ids, attributes, and their names.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::disk_inode::DiskInode;
 /// A file, and where it was first met.
 struct Node {
     attr: Attr,
-    /// The root holds itself.
+    /// The root is its own parent.
     dir: FileId,
     name: Arc<[u8]>,
-    /// The access list, or that there is none, if it was asked for: who opened the file went by it.
+    /// The access list, or that there is none, if it was requested: the kernel checked opens by it.
     list: Option<Option<Vec<u8>>>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns what is known when only the attributes of the root are.
+    /// Returns the state with only the root.
     pub(super) fn new(root: Attr) -> Self {
         let root = Node {
             attr: root,
@@ -58,12 +58,12 @@ impl Known {
         Some(self.nodes.get(file.index())?.attr)
     }
 
-    /// Returns the access list of a file, or that it has none, if that was asked for before.
+    /// Returns the access list of a file, or that it has none, if it was requested before.
     pub(super) fn access_list(&self, file: FileId) -> Option<Option<Vec<u8>>> {
         self.nodes.get(file.index())?.list.clone()
     }
 
-    /// Notes the access list of a file, and returns the one to tell: the first that was asked for.
+    /// Records the access list of a file, and returns the one to answer: the first that was requested.
     pub(super) fn note_access_list(
         &mut self,
         file: FileId,
@@ -92,7 +92,7 @@ impl Known {
         Some(names.join(&b'/'))
     }
 
-    /// Returns the paths of all names of a file that were met, the first one first, or `None` if there
+    /// Returns the paths of all known names of a file, the first one first, or `None` if there
     /// are more than [`LINKS_MAX`].
     pub(super) fn paths(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
         let further = self.further.get(&file).into_iter().flatten();
@@ -116,9 +116,9 @@ impl Known {
         self.names.get(&dir)?.get(name).copied()
     }
 
-    /// Returns the id of what was found as `name` in `dir`; `None` if there is none left. It is
-    /// `linked`, if that is what was met under another name. If another thread was faster, its
-    /// finding stands.
+    /// Returns the id of the file found as `name` in `dir`; `None` if there is none left. It is
+    /// `linked`, if the file has that id under another name. If another thread was faster, its
+    /// result is used.
     pub(super) fn meet(
         &mut self,
         dir: FileId,

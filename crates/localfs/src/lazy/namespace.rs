@@ -1,4 +1,4 @@
-//! What a file system asks, answered from memory where it was asked before, else by the disk.
+//! Requests of a file system, answered from memory if repeated, otherwise from the disk.
 
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;

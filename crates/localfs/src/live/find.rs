@@ -1,4 +1,4 @@
-//! Finding files by the names they were met by, and making sure that they are what was met.
+//! Finding files by their known names, and checking that they are the same files.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,8 +31,8 @@ pub(super) struct Found {
 }
 
 impl LiveTree {
-    /// Finds a file by one of the names it was met by. It is [`Stale`](SourceErrorKind::Stale) if
-    /// somebody may do less with it now than under this id.
+    /// Finds a file by one of its known names. It is [`Stale`](SourceErrorKind::Stale) if
+    /// a user has fewer rights on it now than under this id.
     pub(super) fn find(&self, file: FileId, doing: &'static str) -> Result<Found, SourceError> {
         let gone = || SourceError::new(SourceErrorKind::NotFound, doing).about(file);
         let failed = |error| SourceError::from_io(doing, error).about(file);
@@ -64,7 +64,7 @@ impl LiveTree {
         Err(gone())
     }
 
-    /// Returns whether a file has the access list that was told of it, if any was.
+    /// Returns whether a file has the access list that was reported for it, if any was.
     fn has_list_told(
         &self,
         file: FileId,
@@ -114,7 +114,7 @@ impl LiveTree {
         }))
     }
 
-    /// Asks `question` about a file, again if it was replaced under its name meanwhile.
+    /// Calls `question` for a file, again if it was replaced under its name meanwhile.
     pub(super) fn ask<T>(
         &self,
         file: FileId,
@@ -167,8 +167,8 @@ impl LiveTree {
         }
     }
 
-    /// Returns the id of what was found as `name` in `dir`, which is open as `fd`: a new one if it was
-    /// never met, or if its old one says of somebody that they may do more.
+    /// Returns the id of the file found as `name` in `dir`, which is open as `fd`: a new one if it is
+    /// unknown, or if a user has fewer rights on it than under its old id.
     pub(super) fn meet(
         &self,
         fd: &OwnedFd,

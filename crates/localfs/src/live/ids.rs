@@ -1,4 +1,4 @@
-//! Which id stands for which inode, and by which names it was met.
+//! The inode of each id, and its known names.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,14 +27,14 @@ type ParentAndName = (FileId, Box<[u8]>);
 #[derive(Debug)]
 struct Known {
     disk: DiskInode,
-    /// The version it had when a name last led to it.
+    /// The version when a name last led to it.
     version: Version,
-    /// The most that anybody was allowed by the attributes that were told of it; `None` before the
+    /// The most rights of each user by the attributes that were answered; `None` before the
     /// first, and for all but regular files.
     allowed: Option<Attr>,
-    /// The access list that was told of it, if somebody asked.
+    /// The access list that was answered, if it was requested.
     list: Option<ShownList>,
-    /// Somebody may do less with the inode by now than under this id.
+    /// Whether a user has fewer rights on the inode now than under this id.
     revoked: bool,
     /// How many ids the inode had before this one.
     earlier: u32,
@@ -56,14 +56,14 @@ struct ShownList {
 pub(super) enum Identity {
     /// It is the file.
     Same,
-    /// It is the file, and somebody may do less with it than the attributes said that were told
+    /// It is the file, and a user has fewer rights on it than by the attributes that were answered
     /// under this id.
     Revoked,
     /// It is another file.
     Other,
 }
 
-/// All ids that were given out and may still be asked for.
+/// All ids that were assigned and may still be requested.
 pub(super) struct Ids {
     tree: Arc<Tree>,
     /// Files of the tree that were not met yet, by inode number. Numbers that several files have
@@ -73,7 +73,7 @@ pub(super) struct Ids {
     known: HashMap<FileId, Known>,
     /// The next new id; `None` when all were used up.
     next: Option<u32>,
-    /// How many may be known before it is time to look which are gone.
+    /// How many ids may be known before the gone ones are searched.
     limit: usize,
     /// The least that `limit` may be.
     least: usize,
@@ -81,7 +81,7 @@ pub(super) struct Ids {
 
 impl Ids {
     /// Returns the ids of the files of a tree, which is that of the directory `root`. Up to
-    /// `patience` more are remembered before it is time to look which are gone.
+    /// `patience` more are remembered before the gone ones are searched.
     pub(super) fn new(tree: Arc<Tree>, root: DiskInode, patience: usize) -> Self {
         let mut unmet = HashMap::with_capacity(tree.len());
         let mut shared = Vec::new();
@@ -117,8 +117,8 @@ impl Ids {
         self.known.len()
     }
 
-    /// Returns the names by which a file may be found, the likeliest first; none if it never
-    /// was, or is the root.
+    /// Returns the names by which a file may be found, the likeliest first; none if it was never
+    /// found, or is the root.
     pub(super) fn places(&self, file: FileId) -> Vec<(FileId, Vec<u8>)> {
         match self.known.get(&file) {
             Some(known) => {
@@ -169,7 +169,7 @@ impl Ids {
         Some(names.join(&b'/'))
     }
 
-    /// Returns whether what was found at one of a file's names is that file.
+    /// Returns whether the file found under one of a file's names is that file.
     pub(super) fn identify(
         &mut self,
         file: FileId,
@@ -195,7 +195,7 @@ impl Ids {
         }
     }
 
-    /// Notes which access list was told of a file that had changed last at `changed`.
+    /// Records the access list that was answered for a file last changed at `changed`.
     pub(super) fn told_list(&mut self, file: FileId, list: Option<&[u8]>, changed: Timestamp) {
         let Some(known) = self.known.get_mut(&file) else {
             return;
@@ -210,15 +210,15 @@ impl Ids {
         }
     }
 
-    /// Returns whether the access list of a file has to be looked at: it may be another than the one
-    /// that was told.
+    /// Returns whether the access list of a file must be read again: it may differ from the one that
+    /// was answered.
     pub(super) fn may_have_another_list(&self, file: FileId, changed: Timestamp) -> bool {
         let told = self.known.get(&file).and_then(|known| known.list.as_ref());
         told.is_some_and(|told| told.changed != changed)
     }
 
-    /// Notes which access list a file has that had changed last at `changed`. Returns whether it is
-    /// the one that was told.
+    /// Records the access list of a file last changed at `changed`. Returns whether it is the one that
+    /// was answered.
     pub(super) fn has_list(
         &mut self,
         file: FileId,
@@ -236,8 +236,8 @@ impl Ids {
         !known.revoked
     }
 
-    /// Returns the id of an inode that was found as `name` in `dir`; a new one if it was never
-    /// met, and `None` if there is none left.
+    /// Returns the id of an inode that was found as `name` in `dir`; a new one if it is unknown,
+    /// and `None` if there is none left.
     pub(super) fn meet(&mut self, stat: &Stat, dir: FileId, name: &[u8]) -> Option<FileId> {
         let disk = DiskInode::of(stat);
         let known = self.met.get(&disk).copied();
@@ -362,9 +362,9 @@ impl Ids {
         known.places.push((dir, name.into()));
     }
 
-    /// Returns the files to look for, if so many are known that some may well be gone. Whoever
-    /// gets them looks, and [`forgets`](Self::forget) those that are. Ids that are outdated are
-    /// forgotten at once: a look would find the file, by each of them.
+    /// Returns the files to look for, if so many are known that some are probably gone. The
+    /// caller looks for them, and [`forgets`](Self::forget) those that are. Outdated ids are
+    /// removed at once: a look-up would find the file, by each of them.
     pub(super) fn take_forgettable(&mut self) -> Vec<FileId> {
         if self.known.len() <= self.limit {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What a file system asks, answered by the disk.
+//! Requests of a file system, answered from the disk.
 
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
-//! What is wrong with a qcow2 image.
+//! Errors in a qcow2 image.
 
-/// What is wrong with a qcow2 image.
+/// An error in a qcow2 image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Qcow2Error {
@@ -10,7 +10,7 @@ pub enum Qcow2Error {
     /// The version is neither 2 nor 3.
     #[error("its version is {0}; 2 and 3 are known")]
     Version(u32),
-    /// The file it needs lies in another directory.
+    /// A file that it needs is in another directory.
     #[error(
         "it needs {0:?}, which is not in its own directory: move that file beside it and run \
          `qemu-img rebase -u`, or flatten the image with `qemu-img convert`"

@@ -1,4 +1,4 @@
-//! Reading one directory: its names, and what they name.
+//! Reading one directory: its names, and their files.
 
 use std::io;
 use std::ops::Range;
@@ -38,7 +38,7 @@ pub(super) struct DirReader {
 pub(super) struct DirRead {
     /// Its entries in the tables.
     pub(super) entries: Range<usize>,
-    /// What there is to say, by name; about the directory itself if the name is empty.
+    /// The notes, by name; about the directory itself if the name is empty.
     pub(super) notes: Vec<(Vec<u8>, Reason)>,
 }
 
@@ -50,7 +50,7 @@ struct Found {
 }
 
 impl DirReader {
-    /// Returns a reader that leaves out what is not on `mount`.
+    /// Returns a reader that leaves out files that are not on `mount`.
     pub(super) fn new(mount: Option<u64>) -> Self {
         Self {
             mount,
@@ -62,8 +62,8 @@ impl DirReader {
         }
     }
 
-    /// Adds what is in the directory to the tables, in the order of names, and brings its own
-    /// attributes up to date. Its path, with a slash behind it, has `prefix` bytes.
+    /// Adds the entries of the directory to the tables, in the order of names, and updates its own
+    /// attributes. Its path, with a slash behind it, has `prefix` bytes.
     ///
     /// Reads again when the directory changed meanwhile. One that cannot be read has no entries.
     pub(super) fn read(
@@ -204,8 +204,8 @@ impl DirReader {
     }
 }
 
-/// Adds the file that `name` stands for, unless it is there already under another name. Returns
-/// it with a reason to say something about it, or the reason why it cannot be served.
+/// Adds the file of `name`, unless it was added already under another name. Returns
+/// it with a reason for a note, or the reason why it cannot be served.
 pub(super) fn add_node(
     tables: &mut Tables,
     fd: &OwnedFd,

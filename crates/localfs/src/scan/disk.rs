@@ -1,5 +1,5 @@
-//! The tree of a disk image: one directory with the files of its chain, and nothing else that
-//! lies beside them.
+//! The tree of a disk image: one directory with the files of its chain, without others in the same
+//! directory.
 
 use std::io;
 use std::os::fd::AsFd;

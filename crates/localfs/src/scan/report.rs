@@ -1,4 +1,4 @@
-//! What a scan left out, or could not make sure of.
+//! Files that a scan left out, or whose metadata may be outdated.
 
 use std::io;
 
@@ -7,12 +7,12 @@ use nix::errno::Errno;
 /// Most notes that are kept with their paths; further ones are only counted. Enough for a person.
 const NOTES_MAX: usize = 1000;
 
-/// Why a scan says something about a path.
+/// The reason for a note about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// Another file system is mounted there: directories are shown empty, files left out.
     OtherMount,
-    /// It went away or kept changing while it was scanned; what the tree says may be outdated.
+    /// It disappeared or kept changing while it was scanned; the tree may be outdated.
     Changed,
     /// It cannot be read: the directory is shown empty, or the attributes are left out.
     Unreadable {
@@ -41,11 +41,11 @@ impl Reason {
 pub struct Note {
     /// The path from the root, without a leading `/`.
     pub path: Vec<u8>,
-    /// What about it.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// What a scan found worth saying.
+/// The notes of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanReport {
     notes: Vec<Note>,

@@ -49,7 +49,7 @@ impl Tables {
         self.linked.retain(|_, file| file.index() < mark.inodes);
     }
 
-    /// Returns the file that another name of the same inode stands for.
+    /// Returns the file that another name of the same inode has.
     pub(super) fn linked(&self, identity: Identity) -> Option<FileId> {
         self.linked.get(&identity).copied()
     }
@@ -86,7 +86,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Gives a directory what was added to the entries since `start`.
+    /// Assigns the entries that were added since `start` to a directory.
     pub(super) fn close_dir(&mut self, dir: FileId, start: usize) -> Result<(), LocalError> {
         let entries = span(start, self.parts.entries.len())?;
         if let Some(inode) = self.parts.inodes.get_mut(dir.index()) {

@@ -36,10 +36,10 @@ pub(super) struct Walk<'a> {
 
 /// A directory whose subdirectories are being visited.
 struct Frame {
-    /// The entry that names it; `None` for the root.
+    /// Its entry; `None` for the root.
     named: Option<usize>,
     identity: Identity,
-    /// Bytes of its path, and of the slash behind it: none for the root.
+    /// Bytes of its path with a slash behind it: 0 for the root.
     prefix: usize,
     /// `None` while too many below it are open, or if it cannot be found again.
     fd: Option<OwnedFd>,

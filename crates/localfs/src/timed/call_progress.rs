@@ -1,8 +1,8 @@
-//! Calls that may take long, as long as they make progress.
+//! Long calls with a deadline for each step.
 //!
-//! A scan of a large source on a slow disk takes minutes, and that is no fault. So the deadline is not of
-//! the scan but of each of its steps. A scan that makes no step within it is given up; its thread ends
-//! when the source answers again.
+//! A scan of a large source on a slow disk takes minutes, which is no error. So the deadline is not for
+//! the scan but for each of its steps. A scan that makes no step within it is given up; its thread ends
+//! when the source responds again.
 
 use std::io;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ pub(crate) struct CallProgress {
 }
 
 impl CallProgress {
-    /// Notes that the source has answered once more.
+    /// Records one more step.
     pub(crate) fn step(&self) {
         self.steps.fetch_add(1, SeqCst);
     }
 
-    /// Returns whether nobody waits any more: the call should end.
+    /// Returns whether the caller has given up: the call should end.
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(SeqCst)
     }
@@ -50,8 +50,8 @@ impl Drop for Thread {
     }
 }
 
-/// Has a thread make a call, and waits for it as long as it makes a step within `patience` of the
-/// one before. `tell` hears now and then how many there were.
+/// Makes a call on a thread, and waits for it as long as it makes a step within `patience` of the
+/// one before. `tell` receives the number of steps now and then.
 pub(crate) fn while_it_moves<T: Send + 'static>(
     patience: Duration,
     call: impl FnOnce(&CallProgress) -> T + Send + 'static,

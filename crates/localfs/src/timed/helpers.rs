@@ -1,13 +1,13 @@
 //! Threads that make calls which may never return.
 //!
 //! A call waits for a thread and for its end, both within one deadline. A caller that gives up
-//! takes its call out of the queue if no thread has begun it, so the queue is never longer than
-//! there are callers. If one has, the thread *hangs*: it counts towards the limit until the call
-//! returns, and then goes on with the queue.
+//! removes its call from the queue if no thread has begun it, so the queue is never longer than
+//! the number of callers. If one has, the thread *hangs*: it counts towards the limit until the call
+//! returns, and then continues with the queue.
 //!
-//! A request that is [handed over](Waiter) has no caller who waits: a thread of its own keeps the time
-//! for all of these, and answers in their place once it is over. It looks at the first that will be
-//! late, and nobody wakes it: whatever comes later is late later.
+//! A request that is [handed over](Waiter) has no waiting caller: one thread watches the deadlines of
+//! all these, and answers in their place after the deadline. It sleeps until the next deadline,
+//! without wake-ups: requests that are added later have later deadlines.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,11 +36,11 @@ const ANSWERING: &str = "having a request answered";
 /// How a source is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// How long an answer may take.
+    /// The deadline of a request.
     pub deadline: Duration,
     /// Threads that wait for the source at a time, and that may hang in it.
     pub helpers: NonZeroUsize,
-    /// How long a thread that nobody needs stays.
+    /// How long an idle thread stays.
     pub idle: Duration,
 }
 
@@ -78,8 +78,8 @@ pub(crate) enum NoAnswer {
     NoThread(io::Error),
 }
 
-/// The threads, as seen by their callers. Dropped, they end; one that hangs ends when it comes
-/// back, and nobody waits for that.
+/// The threads, as seen by their callers. Dropping this ends them; one that hangs ends when it
+/// returns, without a join.
 pub(super) struct Helpers {
     patience: Patience,
     shared: Arc<Shared>,
@@ -95,9 +95,9 @@ struct Handed {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// There is a call to make, or nobody will ever have one again.
+    /// There is a call to make, or there will be none any more.
     work: Condvar,
-    /// Nobody will ever hand anything over again.
+    /// No requests will be handed over any more.
     time: Condvar,
 }
 
@@ -260,7 +260,7 @@ impl Drop for Helpers {
 }
 
 impl State {
-    /// Notes that nobody waits for a call any more, and returns it if it was not begun.
+    /// Notes that no caller waits for a call any more, and returns it if it was not begun.
     fn give_up(&mut self, number: u64) -> Option<Call> {
         self.late += 1;
         let queued = self.queue.iter().position(|call| call.number == number);

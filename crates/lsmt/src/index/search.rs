@@ -1,12 +1,12 @@
 //! Finds the last segment that begins at or before a sector.
 //!
 //! A binary search of 4 500 segments takes 13 steps, each of which waits for the one before. This is a search
-//! tree whose nodes have 16 keys, which are compared at once: three steps, wherever the segments lie. A node has no
+//! tree whose nodes have 16 keys, which are compared at once: three steps, wherever the segments are. A node has no
 //! pointers: the tree is complete, and the places of nodes are computed.
 //!
-//! Keys are numbers of 32 bits. The device is cut into parts of 1 TiB; if it has segments in several of them, each
-//! has a tree of its own, and another one finds the part. For few segments, two trees are slower than a binary
-//! search: then there is none.
+//! Keys are numbers of 32 bits. The device is divided into parts of 1 TiB; if it has segments in several of them, each
+//! has a separate tree, and another one finds the part. For few segments, two trees are slower than a binary
+//! search: then there are none.
 
 use rawio::sorted::{KEYS, count_at_most};
 

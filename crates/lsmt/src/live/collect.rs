@@ -1,4 +1,4 @@
-//! Garbage collection: copies what is read of a writable layer to a new one, while it is in use.
+//! Garbage collection: copies the live data of a writable layer to a new one, while it is in use.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const REST_SECTORS: u64 = 2048;
 /// Rounds after which the rest is copied however much it is.
 const ROUNDS: usize = 8;
 
-/// What garbage collection did.
+/// The result of a garbage collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Bytes of data before it.
@@ -31,13 +31,13 @@ pub struct Collected {
 }
 
 impl LiveImage {
-    /// Copies what is read of the writable layer to a new one, and removes the old one with its garbage.
-    /// Writes go on meanwhile, but for the last mebibyte. A sparse layer has no garbage.
+    /// Copies the live data of the writable layer to a new one, and removes the old one with its garbage.
+    /// Writes continue meanwhile, except during the last mebibyte. A sparse layer has no garbage.
     ///
     /// # Errors
     ///
     /// Fails if another operation is running, if it is canceled, and as the storage does; unless the last
-    /// step failed, the image goes on as before.
+    /// step failed, the image stays as before.
     pub fn collect(&self, pace: &Pace) -> Result<Collected> {
         let mut state = self.begin()?;
         let old = self.image.upper()?;
@@ -94,7 +94,7 @@ impl LiveImage {
 struct Copy<'a> {
     old: &'a Upper,
     files: &'a UpperFiles,
-    /// What was copied, and where it is now.
+    /// The copied segments, and their new places.
     placed: Map,
     /// Data of the old layer before this sector was copied.
     seen: u64,

@@ -18,7 +18,7 @@ pub struct CollectorOptions {
     pub garbage_bytes: u64,
     /// How often that is looked at.
     pub interval: Duration,
-    /// How many bytes a second are copied; without a limit if there is none.
+    /// The limit of the copy rate, if there is one.
     pub bytes_per_second: Option<NonZeroU64>,
 }
 
@@ -42,7 +42,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts the thread. `report` is told of each collection, and of what failed.
+    /// Starts the thread. `report` receives the result of each collection, and errors.
     ///
     /// # Errors
     ///

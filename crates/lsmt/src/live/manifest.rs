@@ -42,7 +42,7 @@ impl LayerFile {
 /// Of which files an image consists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Manifest {
-    /// The number that no file has had.
+    /// The next unused number.
     pub(super) next: u64,
     /// The number of the writable layer.
     pub(super) upper: u64,
@@ -156,7 +156,7 @@ impl Manifest {
         renamed.map_err(StoreError::Unknown)
     }
 
-    /// Removes files of ours that the image does not consist of.
+    /// Removes files with names of ours that are not part of the image.
     pub(super) fn remove_others(&self, folder: &dyn Folder) -> Result<()> {
         let mut wanted: Vec<_> = self.layers.iter().map(|layer| layer.name()).collect();
         wanted.extend(super::file_names(self.upper));

@@ -13,13 +13,13 @@ use crate::num::{SECTOR, size, wide};
 /// What came to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process: what it had done is done.
+    /// The process: completed operations stay.
     Process,
-    /// The machine: of what was not synced, any sectors may be lost, and the latest names.
+    /// The machine: any unsynced sectors may be lost, and the latest names.
     Power,
 }
 
-/// A generator of numbers, so that a seed tells all that happens.
+/// A pseudorandom generator, so that a seed determines all events.
 #[derive(Clone, Debug)]
 pub struct Numbers(u64);
 
@@ -108,11 +108,11 @@ impl Default for CrashFolder {
 }
 
 impl CrashFolder {
-    /// Returns a folder that has what another one has, durable.
+    /// Returns a folder with the files of another one, durable.
     ///
     /// # Panics
     ///
-    /// Panics if a file has gone meanwhile.
+    /// Panics if a file has disappeared meanwhile.
     pub fn of(left: &MemoryFolder) -> Self {
         let folder = Self::default();
         for (name, bytes) in left.files() {
@@ -135,7 +135,7 @@ impl CrashFolder {
         *self.steps.taken.lock()
     }
 
-    /// Returns a folder with what is durable and all that was done since.
+    /// Returns a folder after a crash: with the durable data and all or some of the later changes.
     pub fn left_by(&self, crash: Crash, numbers: &mut Numbers) -> MemoryFolder {
         let left = MemoryFolder::default();
         match crash {

@@ -21,7 +21,7 @@ pub struct FileStorage {
 }
 
 impl FileStorage {
-    /// Takes an open file; it is written only by what needs [`Storage`].
+    /// Wraps an open file; it is written only through [`Storage`].
     pub fn new(file: File) -> Self {
         Self {
             file,

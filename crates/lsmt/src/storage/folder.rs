@@ -12,11 +12,11 @@ use super::{FileStorage, MemoryStorage, Storage};
 
 /// A directory, as far as an image needs one. One process owns it.
 pub trait Folder: Send + Sync {
-    /// Opens a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
     ///
-    /// Fails if it is not there, and as the medium does.
+    /// Fails if it does not exist, and as the medium does.
     fn open(&self, name: &str) -> io::Result<Arc<dyn Storage>>;
 
     /// Makes an empty file, in place of one that may be there.
@@ -26,18 +26,18 @@ pub trait Folder: Send + Sync {
     /// Fails as the medium does.
     fn create(&self, name: &str) -> io::Result<Arc<dyn Storage>>;
 
-    /// Renames a file, over one that may be there.
+    /// Renames a file, replacing an existing one.
     ///
     /// # Errors
     ///
-    /// Fails if it is not there, and as the medium does.
+    /// Fails if it does not exist, and as the medium does.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes a file; what has it open can go on.
+    /// Removes a file; open ones stay usable.
     ///
     /// # Errors
     ///
-    /// Fails if it is not there, and as the medium does.
+    /// Fails if it does not exist, and as the medium does.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Returns the names of all files.
@@ -62,7 +62,7 @@ pub struct DirFolder {
 }
 
 impl DirFolder {
-    /// Takes a directory that is there.
+    /// Wraps an existing directory.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
@@ -114,7 +114,7 @@ pub struct MemoryFolder {
 }
 
 impl MemoryFolder {
-    /// Puts a file there.
+    /// Adds a file.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         let file = Arc::new(MemoryStorage::new(bytes));
         drop(self.files.lock().insert(name.to_owned(), file));

@@ -1,5 +1,5 @@
-//! Decompresses deflate, and tells where its blocks begin: places from which a decoder can go on that knows the
-//! 32 KiB before. Libraries do not tell.
+//! Decompresses deflate, and reports where its blocks begin: places from which a decoder can continue with the
+//! 32 KiB before. Libraries do not report them.
 
 use std::io::{self, Read};
 
@@ -36,7 +36,7 @@ pub(super) struct Boundary {
     pub(super) uncompressed: u64,
     /// The first compressed byte that is whole.
     pub(super) compressed: u64,
-    /// Bits of the byte before it that belong to what comes.
+    /// Bits of the byte before it that belong to the data.
     pub(super) bits: u8,
 }
 
@@ -53,7 +53,7 @@ fn damaged(why: &'static str) -> io::Error {
 }
 
 impl<R: Read> Inflate<R> {
-    /// Begins to read a stream whose first byte is the `at`th of its file.
+    /// Begins to read a stream whose first byte is at offset `at` of its file.
     pub(super) fn new(reader: R, at: u64) -> Self {
         Self {
             input: Input {
@@ -106,7 +106,7 @@ impl<R: Read> Inflate<R> {
         Ok(last)
     }
 
-    /// Returns the reader's bytes behind the data, from the next whole one on.
+    /// Returns the reader's bytes behind the data, from the next whole byte on.
     pub(super) fn rest(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.input.align();
         for byte in bytes {
@@ -221,7 +221,7 @@ fn fixed() -> io::Result<(Codes, Codes)> {
 
 /// Codes of one kind: a table of all that the next bits can be.
 struct Codes {
-    /// Symbol, and above it in the highest bits how many bits its code has; zero for what is no code.
+    /// Symbol, and in the highest bits the length of its code; zero for an invalid code.
     table: Vec<u16>,
     bits: u32,
 }
@@ -284,7 +284,7 @@ struct Input<R> {
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
-    /// Bytes of the file up to the last one whose bits were taken.
+    /// Bytes of the file up to the last one whose bits were used.
     taken: u64,
     bits: u64,
     count: u32,

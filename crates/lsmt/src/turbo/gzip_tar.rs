@@ -1,9 +1,9 @@
-//! Reads a gzip file at any place, with the help of its index.
+//! Random access to a gzip file, with an index.
 //!
 //! Decompression begins at an access point, which is at a bit of a byte and needs the 32 KiB before it.
-//! Decoders can do neither alone. So they are given a stream that begins with the window, as blocks
-//! that are stored, and with empty blocks of as many bits as bring the data to its place in a byte:
-//! data that is stored within the file is aligned to bytes, too.
+//! Decoders support neither alone. So they are given a stream that begins with the window, as stored
+//! blocks, and with empty blocks of as many bits as bring the data to its place in a byte:
+//! stored data within the file is aligned to bytes, too.
 
 use std::io;
 
@@ -17,7 +17,7 @@ use crate::storage::{ReadAt, check_range};
 
 /// Compressed bytes that are read at once.
 const INPUT_BYTES: u64 = 1 << 16;
-/// Decoders that are kept to go on where a read ended: one for each of a few sequential readers.
+/// Decoders that are kept to continue where a read ended: one for each of a few sequential readers.
 const DECODERS: usize = 4;
 /// Bytes that are decompressed and dropped at once.
 const SKIP_BYTES: usize = 1 << 15;
@@ -39,11 +39,11 @@ impl<R> std::fmt::Debug for GzipTar<R> {
 }
 
 impl<R: ReadAt> GzipTar<R> {
-    /// Takes a gzip file and its index.
+    /// Wraps a gzip file and its index.
     ///
     /// # Errors
     ///
-    /// Fails if the index is that of a file of another length.
+    /// Fails if the index is of a file of another length.
     pub fn open(gzip: R, index: GzipIndex) -> Result<Self> {
         if gzip.size().doing("get the size of a gzip file")? != index.gzip_size() {
             return rule("gzip index", "it is that of a file of another length");

@@ -1,9 +1,9 @@
-//! The journal: what a writable layer has been told since the last flush.
+//! The journal: the writes of a layer since the last flush.
 //!
-//! It has two halves, in alternate chunks of the file. A flush switches to the other one, whose notes are in the index by then. A
-//! half is not cleared: each note says how many entries the index had when its half was begun, and
-//! notes that the index has overtaken are ignored. It is never synced: it is for processes that are
-//! killed, and after a loss of power it may hold anything, which checksums find out.
+//! It has two halves, in alternate chunks of the file. A flush switches to the other one, whose notes are in
+//! the index by then. A half is not cleared: each note has the number of entries of the index when its half was
+//! begun, and notes that are in the index already are ignored. It is never synced: it is for killed
+//! processes, and after a loss of power it may contain anything, which checksums detect.
 
 use crate::crc;
 use crate::error::{Doing, Result};
@@ -25,9 +25,9 @@ const MAGIC: u32 = 0x4a4c_4f59;
 #[derive(Debug)]
 pub(super) struct Journal {
     half: u64,
-    /// Where the next note goes, within the half.
+    /// The place of the next note, within the half.
     at: u64,
-    /// Bytes of the half that writes under way may use, and what is used.
+    /// Bytes of the half that are used, or reserved for writes in progress.
     promised: u64,
     /// Entries of the index when the half was begun.
     base: u64,
@@ -37,7 +37,7 @@ pub(super) struct Journal {
     seed: u32,
 }
 
-/// A note that has its place.
+/// A note with its place.
 pub(super) struct Note {
     bytes: Vec<u8>,
     at: u64,
@@ -64,7 +64,7 @@ impl Journal {
         self.count = 0;
     }
 
-    /// Promises room for the notes of so many sectors in so many segments, if there is any left.
+    /// Reserves space for the notes of so many sectors in so many segments, if there is enough.
     pub(super) fn promise(&mut self, sectors: u64, segments: u64) -> bool {
         // Twice, since a note that does not fit into its chunk goes to the next one.
         let bytes = 2 * (segments * (NOTE_BYTES as u64 + UNIT) + sectors * 4);
@@ -75,7 +75,7 @@ impl Journal {
         fits
     }
 
-    /// Gives a segment's note its place; `sums` are those of its sectors, none for zeros.
+    /// Assigns a place to a segment's note; `sums` are those of its sectors, none for zeros.
     pub(super) fn note(&mut self, segment: Segment, sums: &[u32]) -> Note {
         let len = NOTE_BYTES + sums.len() * 4;
         let mut bytes = vec![0; size(wide(len).next_multiple_of(UNIT))];
@@ -117,7 +117,7 @@ pub(super) fn sum(sector: &[u8]) -> u32 {
     crc::standard(sector)
 }
 
-/// A note that was read again.
+/// A note that was read.
 #[derive(Debug)]
 pub(super) struct Found {
     base: u64,
@@ -126,10 +126,10 @@ pub(super) struct Found {
     pub(super) sums: Vec<u32>,
 }
 
-/// Reads the notes that an index of so many entries lacks, in order.
+/// Reads the notes that are missing in an index of so many entries, in order.
 ///
-/// The second result is how many entries the index has to have from now on, so that they are not
-/// found again.
+/// The second result is how many entries the index must have from now on, so that they are not
+/// read again.
 pub(super) fn replay(journal: &dyn Storage, uuid: Uuid, entries: u64) -> Result<(Vec<Found>, u64)> {
     let seed = crc::raw(0, &uuid.bytes());
     let bytes = journal

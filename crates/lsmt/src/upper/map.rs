@@ -13,13 +13,13 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Puts a segment over what is there.
+    /// Adds a segment, over existing ones.
     pub(crate) fn insert(&mut self, new: Segment) {
         self.clear(new.offset()..new.end());
         self.add(self.joined(new));
     }
 
-    /// Joins it with the one before, if it goes on where that ends, so that the map stays small.
+    /// Joins it with the one before, if it begins where that ends, so that the map stays small.
     fn joined(&self, new: Segment) -> Segment {
         match self.segments.range(..new.offset()).next_back() {
             Some((_, &last))

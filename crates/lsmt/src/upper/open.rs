@@ -75,10 +75,10 @@ impl Upper {
         Self::open(files)
     }
 
-    /// Opens a layer, of overlaybd or of ours, and does what its journal says.
+    /// Opens a layer, of overlaybd or of ours, and replays its journal.
     ///
-    /// A sparse layer of overlaybd comes with an empty file for the index, which is filled with what has
-    /// data in the layer.
+    /// A sparse layer of overlaybd comes with an empty file for the index, which is filled with the
+    /// data ranges of the layer.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ impl Upper {
         Ok(())
     }
 
-    /// Makes whole sectors zeros, and what they had garbage.
+    /// Zeroes whole sectors, and makes their former data garbage.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ impl Codec {
     }
 }
 
-/// Compresses blocks, with the state that this takes.
+/// Compresses blocks, with its state.
 pub(super) enum Compressor {
     Lz4,
     Zstd(zstd::bulk::Compressor<'static>),

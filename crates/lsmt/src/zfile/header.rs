@@ -37,7 +37,7 @@ pub(super) struct Header {
     pub(super) block_size: u32,
     pub(super) codec: Codec,
     pub(super) dict_size: u32,
-    /// Each block has a checksum behind it.
+    /// Whether each block has a checksum behind it.
     pub(super) verify: bool,
 }
 
@@ -85,7 +85,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Checks what the index says against the size of the file and the number of blocks.
+    /// Checks the index against the size of the file and the number of blocks.
     pub(super) fn check_index(&self, end: u64) -> Result<()> {
         at_most("number of blocks", self.index_size, BLOCKS_MAX)?;
         if self.index_size != self.original_size.div_ceil(u64::from(self.block_size)) {

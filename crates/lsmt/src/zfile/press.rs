@@ -1,5 +1,5 @@
-//! Compresses blocks in the order in which they come: the first ones at once, and those of a longer file in a
-//! thread of its own, while more is read.
+//! Compresses blocks in order: the first ones at once, and those of a longer file on a
+//! separate thread, while more is read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +17,7 @@ const BATCHES: usize = 4;
 /// Bytes before a thread is worth its start.
 const ALONE_BYTES: u64 = 1 << 20;
 
-/// How blocks become what is stored.
+/// The form of stored blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     pub(super) codec: Codec,
@@ -64,7 +64,7 @@ impl Press {
         })
     }
 
-    /// Takes a batch, and waits if too many are on their way.
+    /// Adds a batch, and waits if too many are in progress.
     pub(super) fn put(&mut self, batch: Vec<u8>) -> io::Result<()> {
         self.seen += wide(batch.len());
         if self.thread.is_none() && self.seen > ALONE_BYTES {
@@ -81,7 +81,7 @@ impl Press {
         thread.put(batch)
     }
 
-    /// Returns what is compressed of the batches, in their order; waits for none.
+    /// Returns the compressed batches, in their order; does not wait.
     pub(super) fn take(&mut self) -> io::Result<Option<Pressed>> {
         if let Some(done) = self.done.pop_front() {
             return Ok(Some(done));
@@ -89,7 +89,7 @@ impl Press {
         self.thread.as_mut().map_or(Ok(None), Thread::ready)
     }
 
-    /// Waits for the next; `None` if nothing is on its way.
+    /// Waits for the next; `None` if none is in progress.
     pub(super) fn wait(&mut self) -> io::Result<Option<Pressed>> {
         match &mut self.thread {
             _ if !self.done.is_empty() => Ok(self.done.pop_front()),

@@ -16,7 +16,7 @@ const REQUEST_BYTES: u64 = 1 << 18;
 /// Bytes of the checksum behind a block.
 const CRC_BYTES: u64 = 4;
 
-/// An open `ZFile`: reads as what was compressed. Every block's checksum is verified at every read.
+/// An open `ZFile`: reads the uncompressed content. Every block's checksum is verified at every read.
 #[derive(Debug)]
 pub struct ZFile<R> {
     inner: R,
@@ -98,8 +98,8 @@ impl<R: ReadAt> ZFile<R> {
         self.header.block_size
     }
 
-    /// Returns which compressed bytes hold a range of the uncompressed ones; what is read on demand
-    /// needs to know.
+    /// Returns the compressed bytes of a range of the uncompressed ones, for fetching on
+    /// demand.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ pub enum Verify {
     /// Of each block, of the index and of the header.
     #[default]
     All,
-    /// None at all. Readers take such files; write them for tests only.
+    /// None at all. Readers accept such files; write them for tests only.
     Nothing,
 }
 
@@ -58,7 +58,7 @@ impl Default for ZFileOptions {
     }
 }
 
-/// Compresses what is appended to it.
+/// Compresses appended data.
 pub struct ZFileWriter<'a> {
     storage: &'a dyn Storage,
     header: Header,

@@ -18,7 +18,7 @@ impl Algorithm {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Sha256, Self::Sha512];
 
-    /// Returns the word before the colon.
+    /// Returns the part before the colon.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

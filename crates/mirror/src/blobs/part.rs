@@ -175,8 +175,8 @@ pub(super) fn path_of(dir: &Path, digest: &BlobDigest) -> PathBuf {
     dir.join(format!("{}-{}", digest.algorithm().word(), digest.hex()))
 }
 
-/// Returns what the parts in a directory are called, with their lengths. A part without a journal is
-/// removed, and a journal without a part; what is named like neither is not ours, and left alone.
+/// Returns the parts in a directory, with their lengths. A part without a journal is
+/// removed, and a journal without a part; files with other names are ignored.
 pub(super) fn list(dir: &Path) -> io::Result<Vec<(BlobDigest, u64)>> {
     let mut parts = Vec::new();
     for entry in fs::read_dir(dir)? {

@@ -1,4 +1,4 @@
-//! Access control: which client may have what, also when it is cached.
+//! Access control: which client may pull what, also when it is cached.
 //!
 //! A cache without it would hand out what was fetched with the mirror's own credentials, or with
 //! another client's. So each registry has a rule, and each request is checked before the cache is.
@@ -68,7 +68,7 @@ pub(super) enum Decision {
     /// It may be served; requests to the registry use these credentials.
     Yes(Asker),
     No,
-    /// The registry has to decide; if it does not respond, `stale` tells whether it granted access
+    /// The registry has to decide; if it does not respond, `stale` is whether it granted access
     /// not long ago.
     UpstreamRequest {
         asker: Asker,

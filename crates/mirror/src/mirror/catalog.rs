@@ -39,7 +39,7 @@ pub(super) const TAGS: TableDefinition<'_, &str, (&str, &str, u64, u64)> =
 /// Digest, or `REALM@DIGEST` ([`BlobKey`]) → media type and the bytes as they came.
 pub(super) const MANIFESTS: TableDefinition<'_, &str, (&str, &[u8])> =
     TableDefinition::new("manifests");
-/// [`ProofKey`] → milliseconds since 1970 at which the registry said so, in the mirror's own name.
+/// [`ProofKey`] → milliseconds since 1970 at which the registry confirmed it, to the mirror's own credentials.
 pub(super) const PROOFS: TableDefinition<'_, &[u8; 32], u64> = TableDefinition::new("proofs");
 /// Records of earlier releases in place of proofs. They prove nothing: any manifest created them.
 pub(super) const LINKS: TableDefinition<'_, &str, ()> = TableDefinition::new("links");
@@ -66,7 +66,7 @@ pub(super) struct Manifest {
 
 pub(super) struct Catalog {
     path: PathBuf,
-    /// Replaced when the file is rewritten; transactions on the old one go on.
+    /// Replaced when the file is rewritten; transactions on the old one continue.
     database: RwLock<Arc<Database>>,
     bounds: Bounds,
     documents: Documents,
@@ -232,7 +232,7 @@ impl Catalog {
         Some(manifest)
     }
 
-    /// Returns whether a manifest is in the catalog, whoever may have it.
+    /// Returns whether a manifest is in the catalog, in any realm.
     pub(super) fn has(&self, key: &BlobKey) -> bool {
         self.needs.lock().has(key)
     }
@@ -259,8 +259,8 @@ impl Catalog {
         });
     }
 
-    /// Returns all tags, as `REGISTRY/REPOSITORY:TAG`, and what they pointed to when they were looked
-    /// at last.
+    /// Returns all tags, as `REGISTRY/REPOSITORY:TAG`, and the digests to which they pointed when they were last
+    /// checked.
     pub(super) fn tags(&self) -> Vec<(String, BlobDigest)> {
         let read = self.read("the tags", |read| {
             let mut tags = Vec::new();
@@ -275,7 +275,7 @@ impl Catalog {
         read.unwrap_or_default()
     }
 
-    /// Returns a manifest or an index, whoever may have it.
+    /// Returns a manifest or an index of any realm.
     pub(super) fn document(&self, key: &BlobKey) -> Option<Bytes> {
         let read = self.read("a manifest", |read| {
             let table = read.open_table(MANIFESTS)?;
@@ -507,7 +507,7 @@ fn is_right(key: &BlobKey, bytes: &[u8]) -> bool {
     is_right
 }
 
-/// Runs blocking I/O, and lets other tasks of this thread go on elsewhere.
+/// Runs blocking I/O, and lets other tasks of this thread run elsewhere.
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     match flavor {

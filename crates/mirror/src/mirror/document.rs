@@ -9,10 +9,10 @@ use serde::{Deserialize, Deserializer};
 
 use crate::blobs::BlobDigest;
 
-/// The longest manifest: what containerd takes.
+/// The longest manifest: containerd's limit.
 pub(super) const MANIFEST_MAX: usize = 4 * 1048 * 1048;
 
-/// The media types that the mirror accepts. A registry that is told fewer may convert a manifest,
+/// The media types that the mirror accepts. A registry that receives fewer may convert a manifest,
 /// which changes its digest.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, \
@@ -84,8 +84,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
     }
 }
 
-/// Returns what a manifest or an index names; `None` if that is more than the mirror looks into. What
-/// cannot be decoded names nothing: the mirror serves it as it is, and lets the client complain.
+/// Returns the blobs that a manifest or an index names; `None` if there are too many. A document that
+/// cannot be decoded names none: the mirror serves it as it is, and the client reports the error.
 pub(super) fn children(bytes: &[u8]) -> Option<Vec<BlobDigest>> {
     let Ok(document) = serde_json::from_slice::<Document>(bytes) else {
         return Some(Vec::new());
@@ -103,7 +103,7 @@ pub(super) fn is_index(bytes: &[u8]) -> bool {
     document.is_ok_and(|document| !document.manifests.first.is_empty())
 }
 
-/// Returns the manifest of an index that is for this machine's kind, or all if none says so.
+/// Returns the manifest of an index that is for this machine's platform, or all if none has one.
 pub(super) fn for_platform(bytes: &[u8], architecture: &str) -> Vec<BlobDigest> {
     #[derive(Deserialize)]
     struct Index {

@@ -34,7 +34,7 @@ pub(super) struct Origin {
     pub(super) counters: Arc<Counters>,
     /// The limit of the download's rate.
     pub(super) pace: Option<Arc<RateLimiter>>,
-    /// The claim that the repository has it, to be noted when the registry confirms it.
+    /// The claim that the repository has it, to be recorded when the registry confirms it.
     pub(super) claim: Claim,
 }
 

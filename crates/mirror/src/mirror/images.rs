@@ -20,7 +20,7 @@ pub struct WholeImage {
 
 impl Mirror {
     /// Returns the complete images, by their tags. Only those of registries that are open to all:
-    /// for others, a registry has to confirm who may have them.
+    /// for others, a registry has to confirm the access of each client.
     #[must_use]
     pub fn whole_images(&self) -> Vec<WholeImage> {
         let open: Vec<_> = self
@@ -69,8 +69,8 @@ impl Mirror {
             .find(|image| known(image).is_some_and(|manifest| is_whole(&manifest)))
     }
 
-    /// Returns the manifest or index that has this digest, if it is known, whosever it is: for the operator,
-    /// who says what it is for.
+    /// Returns the manifest or index of any realm with this digest, if it is known: for the operator,
+    /// who may see all.
     #[must_use]
     pub fn document(&self, digest: &str) -> Option<Bytes> {
         let keys = self.keys(&digest.parse().ok()?);

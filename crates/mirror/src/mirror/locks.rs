@@ -1,4 +1,4 @@
-//! A lock for each name: one task at a time does the work, and the others find it done.
+//! A lock for each name: one task at a time does the work, and the others find it done (singleflight).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

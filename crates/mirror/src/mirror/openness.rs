@@ -1,7 +1,7 @@
 //! Remembers which registries were open to all clients.
 //!
 //! Content of registries that are open to all is cached together. When a registry stops being open, its
-//! content cannot be told from that of others, so all of it is removed. The same holds for the cache of
+//! content cannot be distinguished from that of others, so all of it is removed. The same holds for the cache of
 //! an earlier release, which kept all content together.
 
 use std::collections::BTreeSet;

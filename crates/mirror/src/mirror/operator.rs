@@ -10,7 +10,7 @@ use serving::load::LoadReport;
 /// The state of a mirror at one moment.
 #[derive(Clone, Debug)]
 pub struct MirrorStats {
-    /// The upstream registries; the first is for clients that name none.
+    /// The upstream registries; the first is for clients that do not name one.
     pub upstreams: Vec<UpstreamStats>,
     /// Manifests in the catalog.
     pub manifests: u64,

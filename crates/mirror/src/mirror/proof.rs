@@ -54,7 +54,7 @@ impl Lifetimes {
     }
 }
 
-/// Whose credentials a request to a registry uses. A confirmation for one is none for another.
+/// Whose credentials a request to a registry uses. A confirmation for one is not valid for another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Principal {
     /// The mirror's own, for all clients that its operator lets in.

@@ -1,7 +1,7 @@
-//! Decides by confirmations of a registry whether a client may have what is cached.
+//! Decides by confirmations of a registry whether a client may have cached content.
 //!
-//! That content is cached does not say who may have it, and neither does a manifest that names it:
-//! anybody can write one. So a client gets cached content when the registry has confirmed to it, with
+//! Neither the cache nor a manifest that names content shows who may have it: anyone can write such a
+//! manifest. So a client gets cached content when the registry has confirmed to it, with
 //! its own credentials, that the repository has the content. A confirmation is valid for a while, and
 //! for longer while the registry does not respond.
 

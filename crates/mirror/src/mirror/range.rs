@@ -1,4 +1,4 @@
-//! Parses the byte range that a request asks for.
+//! Parses the byte range of a request.
 
 /// A `Range` header, resolved for the size of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(super) enum RequestedRange {
     Part {
         start: u64,
         end: u64,
-        /// Whether the client gave the end of the range, which lazy clients do; or wants the rest.
+        /// Whether the client gave the end of the range, which lazy clients do; or requests the rest.
         is_bounded: bool,
     },
     /// An invalid range, or one outside of the blob.

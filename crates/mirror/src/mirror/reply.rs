@@ -88,7 +88,7 @@ impl Refusal {
         }
     }
 
-    /// The content does not exist, as far as the registry tells.
+    /// The content does not exist, according to the registry.
     pub fn absent(message: impl Into<String>) -> Self {
         Self {
             code: None,
@@ -96,8 +96,8 @@ impl Refusal {
         }
     }
 
-    /// The content cannot be served here, or not now. The status is 404, so that clients go to the
-    /// next mirror; the code tells that it may exist.
+    /// The content cannot be served here, or not now. The status is 404, so that clients try the
+    /// next mirror; the code shows that it may exist.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "UNAVAILABLE", message)
     }

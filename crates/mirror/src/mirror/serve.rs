@@ -157,7 +157,7 @@ struct AccountedBody<B> {
     inner: B,
     line: AccessLogLine,
     pace: Option<Arc<RateLimiter>>,
-    /// Until what was sent is paid for.
+    /// Until the rate limit permits more.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -202,7 +202,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for AccountedBody<B> {
     }
 }
 
-/// What connections come through.
+/// The source of connections.
 pub trait Acceptor: Send + 'static {
     /// What goes to and fro.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
@@ -228,7 +228,7 @@ impl Acceptor for TcpListener {
     }
 }
 
-/// Takes connections and has their requests answered.
+/// Accepts connections and serves their requests.
 pub async fn take_connections<D, A, F>(
     acceptor: D,
     config: ServeConfig,
@@ -286,7 +286,7 @@ pub async fn take_connections<D, A, F>(
     }
 }
 
-/// Answers one connection, and closes it so that a client that sends what nobody wants gets its answer.
+/// Answers one connection, and closes it so that a client that sends more than is read still gets its response.
 async fn converse<S, C, A, F>(mut stream: S, peer: C, closed: watch::Receiver<bool>, answer: A)
 where
     S: AsyncRead + AsyncWrite + Unpin,

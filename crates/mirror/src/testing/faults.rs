@@ -1,7 +1,7 @@
 //! A proxy before a registry that counts requests and bytes, and injects faults.
 //!
-//! It parses HTTP, so that a fault affects the intended request, and bytes are counted as bodies have
-//! them. Each request has a connection of its own to the registry.
+//! It parses HTTP, so that a fault affects the intended request, and bytes are counted as in
+//! bodies. Each request has a connection of its own to the registry.
 
 use std::convert::Infallible;
 use std::io;
@@ -35,13 +35,13 @@ pub enum Fault {
     Cut(u64),
     /// All bits of the byte at this place of the body are turned.
     Flip(u64),
-    /// This status is answered, and the registry is not asked.
+    /// This status is returned without a request to the registry.
     Status(u16),
-    /// The answer comes so much later.
+    /// The response is delayed by this time.
     Delay(Duration),
-    /// No answer comes.
+    /// No response is sent.
     Silence,
-    /// The registry is not told which range is wanted.
+    /// The range is removed from the request to the registry.
     NoRange,
 }
 
@@ -66,7 +66,7 @@ struct Rule {
 /// The line between the registry and its clients.
 #[derive(Debug, Default)]
 struct Line {
-    /// What each request waits before it is passed on.
+    /// How long each request waits before it is passed on.
     delay: Duration,
     /// Bytes of bodies in a second, for all connections together.
     rate: Option<u64>,
@@ -96,7 +96,7 @@ impl FaultProxy {
     /// Starts one on a port of loopback.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no free port.
     pub fn start(upstream: SocketAddr) -> io::Result<Self> {
         Self::start_on(StdListener::bind("127.0.0.1:0")?, upstream)
     }
@@ -143,7 +143,7 @@ impl FaultProxy {
         self.address
     }
 
-    /// Has the next so many requests fail whose path has this in it.
+    /// Makes the next `times` requests fail whose path contains this.
     pub fn inject(&self, path_has: &str, fault: Fault, times: u32) {
         let path_has = path_has.to_owned();
         self.state.rules.lock().push(Rule {
@@ -153,7 +153,7 @@ impl FaultProxy {
         });
     }
 
-    /// Lets everything pass again.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.state.rules.lock().clear();
     }
@@ -170,7 +170,7 @@ impl FaultProxy {
         self.state.seen.lock().clone()
     }
 
-    /// Forgets what was seen.
+    /// Clears the counts.
     pub fn forget(&self) {
         self.state.seen.lock().clear();
     }
@@ -181,7 +181,7 @@ impl FaultProxy {
         *self.state.last_sent.lock()
     }
 
-    /// Returns how many requests of a method were seen whose path has this in it.
+    /// Returns how many requests of a method came whose path contains this.
     #[must_use]
     pub fn requests(&self, method: &Method, path_has: &str) -> usize {
         let seen = self.state.seen.lock();

@@ -1,4 +1,4 @@
-//! What commands give up that take in what others made: archives, layouts, what registries send.
+//! Confinement of commands that read untrusted input: archives, layouts, data from registries.
 
 use std::path::PathBuf;
 
@@ -27,39 +27,39 @@ const OTHER_AUTHORITIES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 /// Where a process sees what is mounted, and what it has itself.
 const SELF: &str = "/proc/self";
 
-/// What a command takes in, and where it puts it: all that is left to it.
+/// The input and the output of a command: the only access that it keeps.
 #[derive(Debug)]
 pub struct Intake {
-    /// What is read, with what is beneath it, besides what is written.
+    /// Paths that are read, with all below them, besides those that are written.
     pub reads: Vec<PathBuf>,
-    /// Where is written; what is not there yet is left out.
+    /// Paths that are written; those that do not exist yet are skipped.
     pub writes: Vec<PathBuf>,
-    /// Where a directory of its own is removed in the end.
+    /// Paths in which a directory of its own is removed at the end.
     pub clears: Vec<PathBuf>,
-    /// Whom it asks.
+    /// Its network access.
     pub asks: Asks,
     /// What of root's power it keeps.
     pub rights: Rights,
 }
 
-/// Whom a command asks over the network. Sockets in the file system are governed by permissions.
+/// Network access of a command. Sockets in the file system are governed by permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
-    /// Nobody.
+    /// None.
     Nobody,
-    /// Somebody on this machine, at a port.
+    /// A port of this machine.
     Port(u16),
-    /// A registry, and whom that names: any port of any host.
+    /// A registry, and hosts that it redirects to: any port of any host.
     Registry,
 }
 
-/// What of root's power a command keeps, if root calls it.
+/// The privileges that a command keeps, if root calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// To read and write what Landlock leaves it, whosever it is.
+    /// Reads and writes what Landlock allows, whichever user owns it.
     Keeps,
-    /// The same, and to make files as an image describes them: devices, with capabilities, and with
-    /// `trusted.` attributes, which takes `CAP_SYS_ADMIN`. Landlock keeps it from mounting.
+    /// As [`Keeps`](Self::Keeps), and creates files as an image describes them: devices, with capabilities, and with
+    /// `trusted.` attributes, which needs `CAP_SYS_ADMIN`. Landlock prevents it from mounting.
     Unpacks,
 }
 
@@ -86,8 +86,8 @@ impl Rights {
 }
 
 impl Intake {
-    /// Confines the process to this, before it looks at the first byte of what others made. It executes
-    /// nothing from then on: what knows its login was asked before. To be called before it starts a
+    /// Confines the process, before it reads the first byte of untrusted data. It executes
+    /// nothing afterwards: credential helpers were called before. To be called before it starts a
     /// thread.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What wakes the main thread of a daemon, and how those who wake it get their answers.
+//! Events for the main thread of a daemon, and the responses to their senders.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -11,22 +11,22 @@ use node_api::mount_daemon::Response;
 /// What wakes the daemon's main thread.
 #[derive(Debug)]
 pub(super) enum DaemonEvent {
-    /// A signal asked the process to end.
+    /// A signal requested the end of the process.
     Interrupted,
-    /// A command asked to unmount, and waits for the answer.
+    /// A command requested the unmount, and waits for the response.
     Unmount(Busy, Sender<Response>),
-    /// The mount is over.
+    /// The session of the mount is over.
     Over(End),
 }
 
-/// Waits until everybody who asked has an answer, and returns whether they have. Whoever asked to unmount
-/// gets it when `events` is dropped.
+/// Waits until all requests have responses, and returns whether they have. Senders of unmount requests
+/// get theirs when `events` is dropped.
 pub(super) fn answer_callers(events: Receiver<DaemonEvent>, callers: &Callers) -> bool {
     drop(events);
     callers.wait_until_answered()
 }
 
-/// Has the daemon unmount, and waits for what comes of it.
+/// Requests an unmount of the daemon, and waits for the result.
 pub(super) fn ask_to_unmount(tell: &Mutex<Sender<DaemonEvent>>, busy: Busy) -> Response {
     let (answer, answers) = channel();
     let asked = tell.lock().send(DaemonEvent::Unmount(busy, answer)).is_ok();

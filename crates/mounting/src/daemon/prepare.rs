@@ -1,4 +1,4 @@
-//! From what a mount is asked to be to what it serves.
+//! From the specification of a mount to what it serves.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -27,10 +27,10 @@ pub(super) struct Prepared {
     pub(super) recorder: Option<Arc<Recorder>>,
 }
 
-/// Prepares what a request asks for.
+/// Prepares a requested mount.
 ///
 /// # Errors
-/// If the source, the boot image that was asked for, or the service cannot be used.
+/// If the source, the requested boot image, or the service cannot be used.
 pub(super) fn prepare(
     request: &MountRequest,
     store: &StoreSettings,
@@ -163,7 +163,7 @@ fn trusted_tree(opened: Option<&OpenedBoot>, root: &SourceRoot) -> anyhow::Resul
     Ok(Arc::clone(image.tree()))
 }
 
-/// Notes that the boot image and the files of a source are used, so that they stay on their tiers.
+/// Marks the boot image and the files of a source as used, so that they stay on their tiers.
 pub(super) fn note_uses(request: &MountRequest, store: &StoreSettings, root: &Arc<SourceRoot>) {
     let image = note_use(&request.boot, store, root);
     let Ok(tiers) = store.tiers() else {

@@ -1,10 +1,10 @@
-//! The process itself.
+//! The helper process.
 //!
-//! It guards because a thread of the daemon that pushes pages, or makes the kernel forget them, waits
-//! in the kernel for whoever reads the same page, and no signal reaches it. A reader waits for the
-//! threads that serve. If all of them are killed, the one that pushes waits for the reader, the
-//! reader for an answer, and the device stays open. So somebody who dies of nothing that the daemon
-//! dies of waits for the daemon's first thread, and then ends the connection, as the kernel would
+//! It guards because a thread of the daemon that pushes or invalidates pages waits in the kernel for
+//! readers of the same page, and no signal ends that wait. A reader waits for the serving
+//! threads. If all of them are killed, the pushing thread waits for the reader, the reader for a
+//! response, and the device stays open. So a separate process, which does not die with the daemon,
+//! waits for the daemon's first thread, and then aborts the FUSE connection, as the kernel would
 //! have done.
 
 use std::io;
@@ -30,11 +30,11 @@ use host::framed::{receive, send};
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, kind_at};
 
-/// Is the process: does what the daemon asks at one place, until the daemon ends. Standard input is the
-/// socket to the daemon; standard output is its first thread, as a descriptor.
+/// Runs the helper: does what the daemon requests at one place, until the daemon ends. Standard input is
+/// the socket to the daemon; standard output is the daemon's first thread, as a descriptor.
 ///
 /// # Errors
-/// If what the daemon handed over is missing, or the kernel refuses.
+/// If a descriptor from the daemon is missing, or the kernel refuses.
 pub fn run(mountpoint: &Path) -> anyhow::Result<()> {
     // The daemon hears these, and then needs this process.
     SigSet::all().thread_block().context("blocking signals")?;
@@ -71,7 +71,7 @@ fn guard(daemon: &PidFd, end: &OnceLock<EndSwitch>) -> anyhow::Result<()> {
         .context("ending the connection")
 }
 
-/// Does what the daemon wants until it wants nothing any more.
+/// Carries out the daemon's requests until the daemon closes the connection.
 fn listen(daemon: &UnixStream, hand: &mut Hand) -> anyhow::Result<()> {
     while is_there(daemon)? {
         let (request, beside) = receive(daemon, Instant::now() + PATIENCE)?;
@@ -81,7 +81,7 @@ fn listen(daemon: &UnixStream, hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the daemon wants something; returns `false` if it never will again.
+/// Waits for a request of the daemon; returns `false` if there will be no more.
 fn is_there(daemon: &UnixStream) -> anyhow::Result<bool> {
     loop {
         let mut wait = [PollFd::new(daemon.as_fd(), PollFlags::POLLIN)];
@@ -98,7 +98,7 @@ fn is_there(daemon: &UnixStream) -> anyhow::Result<bool> {
 
 /// What changes the table of mounts, at one place.
 struct Hand {
-    /// `None` once the mount was there and is gone.
+    /// `None` once the mount was made and is gone.
     place: Option<MountTarget>,
     attached: Option<Visible>,
     /// Filled when there is a mount, for the guard.

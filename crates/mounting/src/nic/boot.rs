@@ -9,15 +9,15 @@ use bootimg::Attached;
 /// The boot image of a source of the service.
 #[derive(Debug)]
 pub struct NicBoot {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What boots read.
+    /// The blocks that boots read.
     pub recorded: Recorded,
     /// Its blocks.
     pub blocks: BootBlocks,
 }
 
-/// What is known of what boots of a source read.
+/// The recorded reads of boots of a source.
 #[derive(Debug)]
 pub enum Recorded {
     /// A boot image, attached to the tree that is served.
@@ -64,7 +64,7 @@ impl Recorded {
 /// The blocks of a boot image.
 #[derive(Debug)]
 pub enum BootBlocks {
-    /// Those in it.
+    /// Those of the boot image.
     Own(Arc<Attached>),
     /// Those of the source itself: another machine made the image.
     OfSource(Planned),

@@ -1,4 +1,4 @@
-//! The thread that fetches what nobody has read yet into the cache of a mount.
+//! The thread that fetches the unread parts of a source into the cache of a mount.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -15,7 +15,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How long to retry: a process that was killed ends in the end, whatever it waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Fills the cache of a mount, until all is there or it is dropped.
+/// Fills the cache of a mount, until it is complete or this is dropped.
 #[derive(Debug)]
 pub(super) struct Filler {
     stop: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ pub(super) struct Filler {
 
 impl Filler {
     /// Starts to fill the cache that `source` has, or that `open` opens: a mount that was served
-    /// before is served on at once, and from its cache as soon as that can be had.
+    /// before is served at once, and from its cache as soon as that is open.
     pub(super) fn start(
         source: Arc<NicSource>,
         open: Option<impl Fn() -> anyhow::Result<Arc<dyn ChunkStore>> + Send + 'static>,

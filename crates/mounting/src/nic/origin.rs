@@ -1,5 +1,5 @@
-//! The directory that a source of the service was made of. It is not trusted: what it says is
-//! verified, so it may have changed, and lie on a file system that hangs.
+//! The directory that a source of the service was made of. It is not trusted: its content is
+//! verified, so it may have changed, and be on a file system that hangs.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,7 +16,7 @@ use localfs::{Patience, TimedSource};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 
-/// An opened directory, asked with a deadline.
+/// An opened directory, read with a deadline.
 #[derive(Debug)]
 pub(super) struct OriginDir(TimedSource<OwnedFd>);
 

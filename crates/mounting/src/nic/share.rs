@@ -31,10 +31,10 @@ fn within(time: Duration) -> impl FnMut(Progress) -> ControlFlow<()> {
 }
 
 impl Nic {
-    /// Returns the boot image that is chosen for the source.
+    /// Returns the boot image chosen for the source.
     ///
     /// # Errors
-    /// If one that was asked for cannot be used.
+    /// If a requested one cannot be used.
     pub fn choose_boot(&self, choice: &BootChoice) -> anyhow::Result<Option<NicBoot>> {
         let tree = self.index().tree();
         match choice {
@@ -134,11 +134,11 @@ impl Nic {
         Ok(Some((called, image)))
     }
 
-    /// Makes a boot image of what was recorded, and of what the newest one at the service has, and
-    /// gives it to the service, unless that has all of it. `aside` is where it may lie meanwhile.
+    /// Makes a boot image of the recording merged with the service's newest one, and
+    /// uploads it, unless the service has all of it. `aside` is a directory for temporary files.
     ///
     /// # Errors
-    /// If it cannot be made, or the service does not take it.
+    /// If it cannot be made, or the service refuses it.
     pub fn share(&self, trace: &Trace, tree: &Tree, aside: &Path) -> anyhow::Result<()> {
         let options = MergeOptions::default();
         let recorded = tracer::merge(std::slice::from_ref(trace), tree, &options);

@@ -1,7 +1,7 @@
 //! The status of a mount's block service.
 
 use super::{Nic, ReadPath};
-use node_api::nic_status::NicStatus;
+use node_api::nic_status::{NicServiceStatus, NicStatus};
 
 impl Nic {
     /// Returns how the service does.
@@ -20,6 +20,7 @@ impl Nic {
             source: self.name.name.clone(),
             index: self.index().id().to_string(),
             connected: self.client.is_there(),
+            services: self.services(),
             chunks: remote.chunks,
             bytes: remote.bytes,
             absent: remote.absent,
@@ -37,5 +38,20 @@ impl Nic {
             failed_reads: source.failed,
             filled: filled.map(|filled| filled.is_some_and(|filled| filled.missing == 0)),
         }
+    }
+
+    /// Returns how each service does.
+    fn services(&self) -> Vec<NicServiceStatus> {
+        let services = self.remote().services();
+        let status = |service: blockservice::client::ServiceCounts| NicServiceStatus {
+            address: service.address,
+            asked: service.asked,
+            requests: service.requests,
+            chunks: service.chunks,
+            wire_bytes: service.wire_bytes,
+            lies: service.lies,
+            stalls: service.stalls,
+        };
+        services.into_iter().map(status).collect()
     }
 }

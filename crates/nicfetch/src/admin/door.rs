@@ -1,8 +1,8 @@
 //! The sockets of the operator's API, and authentication of its clients.
 //!
-//! An operator can put chunks and sources into nicfetch, and remove what is kept. A port on loopback is
+//! An operator can store chunks and sources in nicfetch, and remove cached data. A port on loopback is
 //! open to every user of the machine, so the API is usually served on a unix socket, where the kernel
-//! tells the user of the peer. On a port, clients send a token.
+//! reports the user of the peer. On a port, clients send a token.
 
 use std::fs::{DirBuilder, Permissions, set_permissions};
 use std::io;
@@ -65,18 +65,18 @@ impl std::fmt::Debug for AdminToken {
 /// The client of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
-    /// A process of this user, if the kernel tells which.
+    /// A process of this user, if the kernel reports it.
     User(Option<u32>),
     /// A client over a port, whose user is unknown.
     Port,
 }
 
 impl AdminDoor {
-    /// Listens at a socket in the file system, for `users`. Its directory is made if it is missing,
-    /// for its owner only; a socket that nobody listens on any more is replaced.
+    /// Listens at a socket in the file system, for `users`. Its directory is created if it is missing,
+    /// for its owner only; a socket without a listener is replaced.
     ///
     /// # Errors
-    /// If the socket cannot be made, or somebody listens there.
+    /// If the socket cannot be created, or a process listens there.
     pub async fn unix(path: &Path, users: Vec<u32>) -> io::Result<Self> {
         if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
             DirBuilder::new().mode(0o700).create(dir)?;
@@ -105,7 +105,7 @@ impl AdminDoor {
     /// Returns where it listens, with the port that the system chose.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// If the system does not report it.
     pub fn address(&self) -> io::Result<String> {
         Ok(match &self.socket {
             Socket::Tcp(listener) => listener.local_addr()?.to_string(),

@@ -16,7 +16,7 @@ use mirror::{Refusal, Reply, WholeImage};
 pub struct BlocksStatus {
     /// Sources that can be opened.
     pub sources: u64,
-    /// Bytes of all files of all sources: with `raw_bytes` it tells what sharing chunks saves.
+    /// Bytes of all files of all sources: compared with `raw_bytes` it shows the gain by sharing chunks.
     pub source_bytes: u64,
     /// Chunks in the store.
     pub chunks: u64,

@@ -1,4 +1,4 @@
-//! What `"limits"` in the configuration says: how much of the machine the server may use.
+//! The `limits` of the configuration: how much of the machine the server may use.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serving::load::{Load, LoadWatch, Threshold, Thresholds};
 
 use super::words::FileSize;
 
-/// The words below `"limits"`. What is not said is not limited.
+/// The fields below `limits`. Absent ones are not limited.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LimitWords {

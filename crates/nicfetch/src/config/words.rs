@@ -1,11 +1,11 @@
-//! Values in the configuration, as people write them.
+//! Values in the configuration, as text.
 
 use chunks::PolicyKind;
 use host::size::Size;
 use serde::{Deserialize, Deserializer};
 use serving::transport::Address;
 
-/// A size as people write it.
+/// A size, as text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileSize(pub(super) u64);
 
@@ -17,8 +17,8 @@ impl<'de> Deserialize<'de> for FileSize {
     }
 }
 
-/// What blobs go by. Images are pulled whole, and few fit: a policy that has an image prove itself
-/// before it stays would have it go again while it is pulled.
+/// The eviction policy of blobs. Images are pulled whole, and few fit: a policy with a probation
+/// queue would evict an image while it is being pulled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlobPolicy(pub(super) PolicyKind);
 
@@ -36,7 +36,7 @@ impl<'de> Deserialize<'de> for BlobPolicy {
     }
 }
 
-/// Where blocks are served, as people write it.
+/// The address of the block service, as text.
 #[derive(Clone, Debug)]
 pub(super) struct FileAddress(pub(super) Address);
 

@@ -14,22 +14,22 @@ use mirror::WholeImage;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// Attempts at an image that nobody has asked for by hand. One may have failed for another reason: a
-/// full disk, or a process that was killed for what others did.
+/// Automatic attempts at an image. One may have failed for another reason: a
+/// full disk, or a process that was killed because of other work.
 pub(super) const TRIES: u32 = 2;
 /// What the files are called that say how often something was tried.
 const TRIED: &str = "tried-";
 
-/// Why an attempt failed of which nothing else is noted.
+/// The reason for a failed attempt without another record.
 pub(super) const DIED: &str = "nicfetch ended while it was being taken";
 /// Characters of a failure that are noted.
 const WHY_MAX: usize = 500;
 
-/// What is noted of a name.
+/// The record of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct Note {
     pub(super) name: String,
-    /// Of its manifest.
+    /// The manifest's digest.
     pub(super) digest: String,
     pub(super) done: bool,
     /// Attempts that were begun, as an earlier release has counted them: by names.
@@ -40,10 +40,10 @@ pub(super) struct Note {
     failed: Option<String>,
 }
 
-/// What is noted of attempts at an image.
+/// The record of the attempts at an image.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct Tried {
-    /// Of its manifest.
+    /// The manifest's digest.
     pub(super) digest: String,
     /// One of its names.
     pub(super) name: String,
@@ -117,30 +117,30 @@ impl Tried {
     }
 }
 
-/// The directory of the notes.
+/// The directory of the records.
 #[derive(Debug)]
 pub(super) struct Notes {
     dir: PathBuf,
-    /// Held while a note is written.
+    /// Held while a record is written.
     turn: Mutex<()>,
 }
 
 impl Notes {
-    /// Opens the notes in `dir`, which is made if it is not there.
+    /// Opens the records in `dir`, which is created if it is missing.
     pub(super) fn open(dir: PathBuf) -> io::Result<Self> {
         rawio::private::keep(&dir)?;
         let turn = Mutex::new(());
         Ok(Self { dir, turn })
     }
 
-    /// Returns what earlier processes have noted of names.
+    /// Returns the records of names of earlier processes.
     pub(super) fn read(&self) -> io::Result<Vec<Note>> {
         let files = self.files()?.into_iter();
         let notes = files.filter(|(name, _)| !name.starts_with(TRIED));
         Ok(notes.filter_map(|(_, path)| read(&path)).collect())
     }
 
-    /// Returns what earlier processes have noted of attempts.
+    /// Returns the records of attempts of earlier processes.
     pub(super) fn tried(&self) -> io::Result<Vec<Tried>> {
         let files = self.files()?.into_iter();
         let tried = files.filter(|(name, _)| name.starts_with(TRIED));
@@ -161,12 +161,12 @@ impl Notes {
         Ok(files)
     }
 
-    /// Notes what becomes of a name, whole or not at all, also if the power goes.
+    /// Writes the record of a name, atomically and durably.
     pub(super) fn write(&self, note: &Note) -> io::Result<()> {
         self.write_to(&self.path(&note.name), note)
     }
 
-    /// Notes how often an image was tried.
+    /// Writes the record of the attempts at an image.
     pub(super) fn write_tried(&self, tried: &Tried) -> io::Result<()> {
         let failed = tried.failed.as_ref();
         let failed = failed.map(|why| why.chars().take(WHY_MAX).collect());
@@ -187,12 +187,12 @@ impl Notes {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Forgets a name.
+    /// Removes the record of a name.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         remove(&self.path(name))
     }
 
-    /// Forgets the attempts at an image; those, too, that an earlier release has noted of its names.
+    /// Removes the records of the attempts at an image, including those of an earlier release by names.
     pub(super) fn remove_tried(&self, digest: &str) -> io::Result<()> {
         remove(&self.tried_path(digest))
     }

@@ -19,19 +19,19 @@ const TRIED_MAX: usize = 20_000;
 /// Images that were set aside, as they are shown.
 const ASIDE_SHOWN: usize = 100;
 
-/// Too many images wait.
+/// Too many images are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many images are waiting for their chunks: try again later")]
 pub(super) struct Full;
 
-/// What is known of images.
+/// The state of the images.
 #[derive(Debug, Default)]
 pub(super) struct State {
     queue: VecDeque<WholeImage>,
     at: Option<WholeImage>,
-    /// Whether somebody has asked for the image that is being taken.
+    /// Whether the image in progress was requested again.
     asked_again: bool,
-    /// Whether more are noted than have found a place.
+    /// Whether there are more records than fit into the queue.
     left_over: bool,
     done: u64,
     failed: u64,
@@ -43,7 +43,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Takes the next image out, unless the machine is pressed: nobody waits for it.
+    /// Removes and returns the next image, unless the machine is under load: it is background work.
     pub(super) fn due(&mut self, level: Level) -> Option<WholeImage> {
         if level >= Level::Careful {
             return None;
@@ -64,7 +64,7 @@ impl State {
         self.queue.is_empty() && !self.left_over
     }
 
-    /// Puts an image into the queue, unless it is there. One that is being taken is taken again if
+    /// Adds an image to the queue, unless it is there. One in progress is done again if
     /// that fails.
     pub(super) fn enqueue(&mut self, image: &WholeImage) -> Result<(), Full> {
         if self.queue.contains(image) {
@@ -81,7 +81,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes an image out of the queue again, if it is still there.
+    /// Removes an image from the queue, if it is still there.
     pub(super) fn withdraw(&mut self, image: &WholeImage) {
         self.queue.retain(|waiting| waiting != image);
     }
@@ -103,7 +103,7 @@ impl State {
         self.tried.remove(digest)
     }
 
-    /// Takes attempts in, as they were noted.
+    /// Adds recorded attempts.
     pub(super) fn note_tried(&mut self, tried: Tried) {
         let known = self.tried.entry(tried.digest.clone());
         let known = known.or_insert_with(|| tried.clone());
@@ -112,7 +112,7 @@ impl State {
         }
     }
 
-    /// Counts an attempt that begins. Returns it, and what is forgotten for it if there are too
+    /// Counts an attempt that begins. Returns it, and the records that are dropped for it if there are too
     /// many.
     pub(super) fn begin(&mut self, image: &WholeImage) -> (Tried, Option<Tried>) {
         let is_new = !self.tried.contains_key(&image.digest);
@@ -130,7 +130,7 @@ impl State {
         (tried.clone(), victim)
     }
 
-    /// Takes an attempt back that was broken off, and returns those that are left.
+    /// Uncounts an attempt that was interrupted, and returns those that are left.
     pub(super) fn was_none(&mut self, image: &WholeImage) -> Option<Tried> {
         self.at = None;
         let tried = self.tried.get_mut(&image.digest)?;
@@ -142,7 +142,7 @@ impl State {
         Some(tried.clone())
     }
 
-    /// Notes that the image that was being taken is a source.
+    /// Records that the image in progress became a source.
     pub(super) fn succeeded(&mut self, image: &WholeImage) {
         self.at = None;
         self.asked_again = false;
@@ -151,8 +151,8 @@ impl State {
         self.seen.insert(image.name.clone(), image.digest.clone());
     }
 
-    /// Notes why the image that was being taken is none. Returns the attempts at it; `None` if
-    /// somebody has asked for it meanwhile: then it is taken as if it had never been tried.
+    /// Records why the image in progress failed. Returns the attempts at it; `None` if
+    /// it was requested meanwhile: then it counts as never tried.
     pub(super) fn has_failed(&mut self, image: &WholeImage, why: &str) -> Option<Tried> {
         self.at = None;
         self.failed += 1;
@@ -173,7 +173,7 @@ impl State {
         Some(tried.clone())
     }
 
-    /// Takes in what is noted of a name; `image` is what the mirror knows of it.
+    /// Adds the record of a name; `image` is the mirror's image of it.
     pub(super) fn take_up(&mut self, note: Note, image: Option<WholeImage>) {
         let waits = !note.done && !self.is_set_aside(&note.digest);
         match image.filter(|_| waits) {
@@ -185,12 +185,12 @@ impl State {
         }
     }
 
-    /// Returns whether what is noted is to be looked at again, as there are places now.
+    /// Returns whether the records must be read again, since there is space in the queue now.
     pub(super) fn takes_up_left_over(&mut self) -> bool {
         self.queue.is_empty() && std::mem::take(&mut self.left_over)
     }
 
-    /// Takes over what is noted, of which this one knows the attempts.
+    /// Adds records, whose attempts this state knows.
     pub(super) fn take_over(&mut self, noted: Self) {
         for image in noted.queue {
             if !self.knows(&image) {
@@ -200,8 +200,8 @@ impl State {
         self.left_over |= noted.left_over;
     }
 
-    /// Forgets names that mean no image that is here, if there are too many, and returns them. What
-    /// was tried is known by digests, and stays so.
+    /// Removes names without an image in the mirror, if there are too many, and returns them. Attempts
+    /// are recorded by digests, and stay.
     pub(super) fn forget_others(&mut self, images: &[WholeImage]) -> Vec<String> {
         if self.seen.len() <= SEEN_MAX {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What all connections share.
+//! The state that all connections share.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use host::admission::Admission;
 use node_api::bodies::Pace;
 use node_api::control::NodeControl;
 
-/// What every connection shares.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(super) struct ApiContext {
     pub(super) node: Arc<dyn NodeControl>,

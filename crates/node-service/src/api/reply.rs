@@ -1,4 +1,4 @@
-//! What the API answers: a document, a text, or why not.
+//! Responses of the API: a JSON document, a text, or an error.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use node_api::control::NodeError;
 
-/// A whole answer.
+/// A complete response.
 pub(super) type HttpResponse = Response<Full<Bytes>>;
 
 /// Why a request was not done.
@@ -19,7 +19,7 @@ pub(super) struct Refusal {
     status: StatusCode,
     code: &'static str,
     message: String,
-    /// The methods that the path knows, if another one was used.
+    /// The methods that the path supports, if another one was used.
     allow: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "invalid", message)
     }
 
-    /// The peer may not ask.
+    /// The peer is not admitted.
     pub(super) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
@@ -49,7 +49,7 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, "no_such_path", message)
     }
 
-    /// The path is there and knows only the methods in `allow`.
+    /// The path exists and supports only the methods in `allow`.
     pub(super) fn no_method(method: &str, allow: String) -> Self {
         let message = format!("{method} is not for this path; it takes {allow}");
         Self {
@@ -74,12 +74,12 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
-    /// Not now.
+    /// Not possible now; a later attempt may succeed.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
-    /// The node's fault.
+    /// A failure of the node.
     pub(super) fn failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message)
     }
@@ -124,7 +124,7 @@ pub(super) fn json<T: Serialize>(status: StatusCode, body: &T) -> HttpResponse {
     }
 }
 
-/// Returns a text for people, or for Prometheus.
+/// Returns a plain text, for people or for Prometheus.
 pub(super) fn text(status: StatusCode, body: impl Into<String>) -> HttpResponse {
     with_body(
         status,
@@ -133,7 +133,7 @@ pub(super) fn text(status: StatusCode, body: impl Into<String>) -> HttpResponse 
     )
 }
 
-/// Returns an answer that says all with its status.
+/// Returns a response without a body.
 pub(super) fn nothing(status: StatusCode) -> HttpResponse {
     let mut answer = HttpResponse::default();
     *answer.status_mut() = status;

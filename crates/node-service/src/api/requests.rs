@@ -1,4 +1,4 @@
-//! Each request: what it takes, what the node is asked, and what is answered.
+//! The handlers of requests: parameters, the call to the node, and the response.
 
 use node_api::bodies::BootBody;
 use node_api::bodies::PrewarmBody;
@@ -11,12 +11,12 @@ use super::context::ApiContext;
 use super::reply::{HttpResponse, Refusal, json, nothing, text};
 use crate::metrics;
 
-/// A request, as far as it depends on who asks.
+/// The parts of a request that its client chooses.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// What stands for `{id}`.
+    /// The value of `{id}`.
     pub(super) id: Option<String>,
-    /// Behind the `?`.
+    /// The query string.
     pub(super) query: Option<String>,
     pub(super) body: Vec<u8>,
 }
@@ -162,8 +162,8 @@ pub(super) fn measured(context: &ApiContext, call: &Call) -> Result<HttpResponse
     Ok(text(StatusCode::OK, page))
 }
 
-/// Says that the API answers, and asks the node nothing: a node that waits for something is not
-/// made better by a restart.
+/// Responds that the API works, without a call to the node: a restart does not help a node that
+/// waits for something.
 pub(super) fn healthz(_desk: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     Ok(text(StatusCode::OK, "ok\n"))

@@ -1,4 +1,4 @@
-//! The table of what can be asked, and who finds a request in it.
+//! The table of routes, and the look-up of a request in it.
 
 use node_api::bodies::Pace;
 
@@ -32,7 +32,7 @@ const fn route(
     }
 }
 
-/// All that can be asked.
+/// All routes.
 pub(super) static ROUTES: &[Route] = &[
     route(Method::GET, "/v1/node", Pace::Look, requests::node),
     route(Method::GET, "/v1/mounts", Pace::Look, requests::mounts),
@@ -92,7 +92,7 @@ pub(super) fn find(
     Err(Refusal::no_method(method.as_str(), others.join(", ")))
 }
 
-/// Returns what stands for `{id}` in `path`, if it has the pattern at all.
+/// Returns what `{id}` matches in `path`, if it has the pattern at all.
 fn matches<'p>(pattern: &str, path: &'p str) -> Option<Option<&'p str>> {
     let mut id = None;
     let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));

@@ -1,4 +1,4 @@
-//! Connections: who may ask, how much, and for how long.
+//! Connections: which peers are admitted, how many, and for how long.
 
 use std::convert::Infallible;
 use std::os::unix::net::UnixListener;
@@ -31,7 +31,7 @@ const HEAD_MAX: usize = 8 << 10;
 /// The longest body: paths have at most 4 KiB, and no request names more than a handful.
 const BODY_MAX: usize = 64 << 10;
 
-/// How much of a body that is too long is read before the client is told so.
+/// How much of a body that is too long is read before the client gets the error.
 const DISCARD_MAX: usize = 1 << 20;
 
 /// How long a client may take to send its head, and again to send its body, and again to take
@@ -116,7 +116,7 @@ async fn body_of(mut body: Incoming) -> Result<Vec<u8>, Refusal> {
     Ok(whole)
 }
 
-/// Takes connections until `closed`, and then waits until those that were taken are answered.
+/// Accepts connections until `closed`, and then waits until the accepted ones have their responses.
 pub(super) async fn take_connections(
     listener: UnixListener,
     context: Arc<ApiContext>,

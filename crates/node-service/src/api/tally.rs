@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hyper::StatusCode;
 use parking_lot::Mutex;
 
-/// Answers by status. The API has a dozen, so the map stays small whatever is asked.
+/// Responses by status. The API uses a dozen, so the map stays small whatever is requested.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Mutex<BTreeMap<u16, u64>>);
 

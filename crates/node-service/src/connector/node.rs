@@ -1,7 +1,7 @@
-//! The node's side: connects to the service of one mount, as often as the mount's worker asks.
+//! The node's side: connects to the services of one mount, as often as the mount's worker asks.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -12,9 +12,10 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
 
-use super::{CONNECT, REQUEST, RESPOND, RESPONSE, SEND};
+use super::{CONNECT, REQUEST, RESPOND, RESPONSE, SEND, SERVICE_SHIFT};
 
-/// A worker gets this many connections at once: two for its client, which is patient after some attempts.
+/// A worker gets this many connections at once: two to each service for its client, which is patient after some
+/// attempts.
 const BURST: u32 = 16;
 /// And then one in this time.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -23,18 +24,19 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// [`SEND`] for one that reads none.
 const UNREAD: usize = 8 << 10;
 
-/// Connects to `service` from now on for whoever has the returned end of a pair, until that is closed.
+/// Connects to `services` from now on for the holder of the returned end of a pair, until that end is closed.
 ///
 /// # Errors
 /// If there is no pair or no thread to be had.
-pub(crate) fn serve(service: &Path) -> anyhow::Result<OwnedFd> {
-    let making = || format!("making connections to {} for a worker", service.display());
+pub(crate) fn serve(services: &[&Path]) -> anyhow::Result<OwnedFd> {
+    let services: Vec<_> = services.iter().map(|path| path.to_path_buf()).collect();
+    let making = || format!("making connections to {services:?} for a worker");
     let (link, workers) = pair().with_context(making)?;
-    let service = service.to_owned();
+    let named = services.clone();
     std::thread::Builder::new()
         .name("connector".to_owned())
         .spawn(move || {
-            if let Err(error) = answer_all(&link, &service) {
+            if let Err(error) = answer_all(&link, &named) {
                 log::warn!("a worker gets no more connections to its block service: {error:#}");
             }
         })
@@ -59,7 +61,7 @@ fn time(duration: Duration) -> TimeVal {
 }
 
 /// Answers requests until the worker's end is closed, which the kernel does when the worker dies.
-fn answer_all(link: &OwnedFd, service: &Path) -> anyhow::Result<()> {
+fn answer_all(link: &OwnedFd, services: &[PathBuf]) -> anyhow::Result<()> {
     let mut rate = Rate::new(Instant::now());
     loop {
         // Without room for descriptors: the kernel drops those that a broken worker sends.
@@ -73,6 +75,9 @@ fn answer_all(link: &OwnedFd, service: &Path) -> anyhow::Result<()> {
         anyhow::ensure!(len == REQUEST, "it sent what is no request");
         // Its other requests wait in the socket, and it waits when that is full.
         std::thread::sleep(rate.pause(Instant::now()));
+        let service = usize::try_from(u32::from_le_bytes(number) >> SERVICE_SHIFT);
+        let service = service.ok().and_then(|service| services.get(service));
+        let service = service.context("it asked for a service that its mount does not have")?;
         let made = connect_to(service);
         let errno = made.as_ref().err().map_or(0, |error| *error as i32);
         let mut response = [0; RESPONSE];

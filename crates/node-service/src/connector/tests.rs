@@ -11,7 +11,11 @@ use super::*;
 
 /// Asks for a connection, and waits for it.
 fn wait_for(connector: &NodeConnector) -> io::Result<UnixStream> {
-    let (request, pending) = ConnectionRequest::new();
+    wait_for_service(connector, 0)
+}
+
+fn wait_for_service(connector: &NodeConnector, service: usize) -> io::Result<UnixStream> {
+    let (request, pending) = ConnectionRequest::new(service);
     connector.connect(request);
     pending.wait()
 }
@@ -33,8 +37,12 @@ impl Bed {
         self.dir.path().join("nic.sock")
     }
 
+    fn second(&self) -> PathBuf {
+        self.dir.path().join("second.sock")
+    }
+
     fn link(&self) -> OwnedFd {
-        serve(&self.service()).unwrap()
+        serve(&[&self.service(), &self.second()]).unwrap()
     }
 }
 
@@ -90,6 +98,22 @@ fn the_link_of_the_next_node_takes_the_place_of_the_one_before() {
     assert!(error.to_string().contains("the node has ended"), "{error}");
     bed.connector.set_link(bed.link());
     wait_for(&bed.connector).unwrap();
+}
+
+#[test]
+fn each_service_of_the_mount_is_connected_to_and_no_other() {
+    let bed = Bed::new();
+    bed.connector.set_link(bed.link());
+    let [first, second] = [bed.service(), bed.second()].map(|at| UnixListener::bind(at).unwrap());
+    for (number, listener) in [(1, &second), (0, &first)] {
+        let mut worker = wait_for_service(&bed.connector, number).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        accepted.write_all(&[7]).unwrap();
+        worker.read_exact(&mut [0]).unwrap();
+    }
+    // Who asks for another one is broken.
+    wait_for_service(&bed.connector, 2).unwrap_err();
+    wait_for(&bed.connector).unwrap_err();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The worker's side: passes on what its client asks for, one request after the other.
+//! The worker's side: passes on the requests of its client, one after the other.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,10 +10,11 @@ use std::time::Instant;
 use mounting::nic::{ConnectionRequest, Connector};
 use parking_lot::Mutex;
 
-use super::{REQUEST, RESPOND, RESPONSE};
+use super::{REQUEST, RESPOND, RESPONSE, SERVICE_SHIFT};
 
-/// Requests that wait: two connections of a client ask for one each, and give up before they ask again.
-const WAITING: usize = 8;
+/// Requests that wait: two connections of a client to each service ask for one each, and give up before they ask
+/// again.
+const WAITING: usize = 16;
 
 /// Has the node make connections.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl NodeConnector {
     /// Returns one that has no link to a node yet.
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// If no thread can be started.
     pub(crate) fn start() -> io::Result<Self> {
         let (requests, asked) = sync_channel(WAITING);
         let link = Arc::new(Link::default());
@@ -40,7 +41,7 @@ impl NodeConnector {
         Ok(Self { requests, link })
     }
 
-    /// Asks over this end of a pair from now on: that of the node before is closed.
+    /// Sends requests over this end of a pair from now on, and closes the earlier one.
     pub(crate) fn set_link(&self, link: OwnedFd) {
         *self.link.lock() = Some(Arc::new(link));
     }
@@ -57,17 +58,18 @@ impl Connector for NodeConnector {
     }
 }
 
-/// Answers requests until nobody can ask any more.
+/// Answers requests until all requesters are gone.
 fn answer_all(requests: &Receiver<ConnectionRequest>, link: &Link) {
     let mut number = 0_u32;
     for request in requests {
         if request.is_abandoned() {
             continue;
         }
-        number = number.wrapping_add(1);
+        number = number.wrapping_add(1) % (1 << SERVICE_SHIFT);
+        let service = u32::try_from(request.service()).unwrap_or(u32::MAX);
         let current = link.lock().clone();
         let made = match current {
-            Some(link) => ask(&link, number),
+            Some(link) => ask(&link, service << SERVICE_SHIFT | number),
             None => Err(io::Error::new(
                 ErrorKind::NotConnected,
                 "the node, which connects for this worker, has not said so yet",

@@ -13,7 +13,7 @@ use super::{Kind, Metric, Sample, Seen, Value, all};
 /// What OpenMetrics ends with, and version 0.0.4 does not have.
 const END: &str = "# EOF\n";
 
-/// Returns the page with all metrics of what was seen.
+/// Returns the page with all metrics of these samples.
 pub(super) fn page(seen: Seen) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(seen));

@@ -7,9 +7,9 @@ use std::ops::Add;
 /// Memory of one process, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// All that is in memory, pages of files included, which others may share.
+    /// Resident memory, including pages of files, which other processes may share.
     pub(super) resident_bytes: u64,
-    /// What nobody shares: heap and stacks.
+    /// Memory that is not shared: heap and stacks.
     pub(super) private_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The table of metrics. Names follow Prometheus' habits: base units, `_total` for counters.
+//! The table of metrics, but for those of block services. Names follow Prometheus' habits: base units, `_total` for counters.
 
 use super::{Kind, Metric, Read, Sample, Seen, Value};
 use node_api::mount_state::MountState;
@@ -8,7 +8,7 @@ use node_api::view::TierView;
 
 use Kind::{Counter, Gauge};
 
-/// Every metric there is.
+/// Every metric but those of block services.
 pub(super) static METRICS: &[Metric] = &[
     Metric {
         name: "yolofs_node_info",

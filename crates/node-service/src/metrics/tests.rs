@@ -8,6 +8,7 @@ use super::{Kind, MOUNTS_MAX, all, page};
 use node_api::control::NodeControl as _;
 use node_api::memory::{MemoryNode, busy_device, busy_mount};
 use node_api::mount_state::MountState;
+use node_api::nic_status::{NicServiceStatus, NicStatus};
 use node_api::view::MountView;
 use node_api::view::TierView;
 
@@ -53,6 +54,24 @@ fn unquote(quoted: &str) -> (String, &str) {
     }
 }
 
+/// Returns a busy mount that asks a block service.
+fn asking_mount(mountpoint: &str) -> MountView {
+    let mut mount = busy_mount(mountpoint);
+    let service = NicServiceStatus {
+        address: "nic:5052".to_owned(),
+        asked: true,
+        chunks: 31,
+        lies: 32,
+        stalls: 33,
+        ..NicServiceStatus::default()
+    };
+    mount.status.nic = Some(NicStatus {
+        services: vec![service],
+        ..NicStatus::default()
+    });
+    mount
+}
+
 fn page_of(mounts: Vec<MountView>) -> String {
     let mut node = MemoryNode::default().node();
     node.pid = std::process::id();
@@ -82,7 +101,7 @@ fn page_of(mounts: Vec<MountView>) -> String {
 
 #[test]
 fn every_metric_is_moved_by_what_it_counts() {
-    let many = (0..=MOUNTS_MAX).map(|n| busy_mount(&format!("/mnt/{n:04}")));
+    let many = (0..=MOUNTS_MAX).map(|n| asking_mount(&format!("/mnt/{n:04}")));
     let values = parse(&page_of(many.collect()));
     for metric in all() {
         let mut of_it = values.iter().filter(|(name, ..)| name == metric.name);
@@ -107,7 +126,7 @@ fn every_metric_is_moved_by_what_it_counts() {
 
 #[test]
 fn values_are_those_of_the_status() {
-    let values = parse(&page_of(vec![busy_mount("/mnt/a")]));
+    let values = parse(&page_of(vec![asking_mount("/mnt/a")]));
     let value = |name: &str, label: Option<(&str, &str)>| {
         let found = values.iter().find(|(of, labels, _)| {
             let labelled =
@@ -118,6 +137,7 @@ fn values_are_those_of_the_status() {
     };
     let origin = |name| Some(("origin", name));
     let nvm = Some(("tier", "nvm"));
+    let service = Some(("service", "nic:5052"));
     let cases = [
         ("yolofs_node_draining", None, 1.0),
         ("yolofs_node_damaged_records", None, 1.0),
@@ -159,6 +179,10 @@ fn values_are_those_of_the_status() {
         ("yolofs_mount_evicted_pages_total", None, 9.0),
         ("yolofs_mount_wasted_bytes", None, 495_616.0),
         ("yolofs_mount_prewarm", Some(("state", "done")), 1.0),
+        ("yolofs_mount_service_asked", service, 1.0),
+        ("yolofs_mount_service_chunks_total", service, 31.0),
+        ("yolofs_mount_service_wrong_chunks_total", service, 32.0),
+        ("yolofs_mount_service_stalls_total", service, 33.0),
     ];
     for (name, label, wanted) in cases {
         assert_eq!(value(name, label), wanted, "{name} {label:?}");
@@ -168,7 +192,7 @@ fn values_are_those_of_the_status() {
 #[test]
 fn what_a_path_may_contain_survives() {
     let odd = "/mnt/\"a b\"\\n{x},=\n\u{e9}";
-    let values = parse(&page_of(vec![busy_mount(odd)]));
+    let values = parse(&page_of(vec![asking_mount(odd)]));
     let (_, labels, _) = values
         .iter()
         .find(|(name, ..)| name == "yolofs_mount_info")
@@ -178,11 +202,16 @@ fn what_a_path_may_contain_survives() {
 
 #[test]
 fn no_series_is_there_twice() {
-    let mut left = busy_mount("/mnt/a");
+    let mut left = asking_mount("/mnt/a");
     left.status.id = "another".to_owned();
     left.status.state = MountState::Leaving;
-    let twin = busy_mount("/mnt/b");
-    let page = page_of(vec![left, busy_mount("/mnt/a"), busy_mount("/mnt/b"), twin]);
+    let twin = asking_mount("/mnt/b");
+    let page = page_of(vec![
+        left,
+        asking_mount("/mnt/a"),
+        asking_mount("/mnt/b"),
+        twin,
+    ]);
     let mut names = BTreeSet::new();
     for line in page.lines() {
         let (series, _) = line.rsplit_once(' ').unwrap();
@@ -201,7 +230,7 @@ fn no_series_is_there_twice() {
 
 #[test]
 fn what_is_not_known_is_not_made_up() {
-    let mut mount = busy_mount("/mnt/a");
+    let mut mount = asking_mount("/mnt/a");
     mount.status.state = MountState::Restarting;
     mount.status.served = None;
     mount.status.boot = None;

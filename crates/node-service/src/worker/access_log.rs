@@ -1,4 +1,4 @@
-//! What a mount is asked for, kept for a lesson.
+//! The log of requests for files of a mount, from which a boot image is made.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ const LIMITS: Limits = Limits {
     name_bytes: 4 << 20,
 };
 
-/// Hears requests from one lesson to the next.
+/// Records requests from one report to the next.
 #[derive(Debug)]
 pub(super) struct AccessLog(RwLock<Period>);
 
@@ -41,7 +41,7 @@ impl AccessLog {
         Self(RwLock::new(Period::nothing()))
     }
 
-    /// Returns what was heard since the last time.
+    /// Returns the requests recorded since the last call.
     pub(super) fn take(&self, root: &SourceRoot, tree: &Tree) -> Trace {
         let heard = std::mem::replace(&mut *self.0.write(), Period::nothing());
         heard.recorder.finish(trace_info(root, heard.since), tree)

@@ -1,10 +1,10 @@
-//! Which files changed under a mount, for the next worker: it must not show what their readers have
-//! seen the end of.
+//! Records which files changed under a mount, for the next worker: it must not serve old content of
+//! a file whose new content was read.
 //!
-//! It lies behind the names, in the same file, which outlives workers and the node: from the next
-//! multiple of 256 bytes on, one slot of 256 bytes for each file that changed. A slot lies within a
-//! page, so that whoever is killed while it is written leaves the old one or the new one. All slots
-//! say how long the names are; so the last one tells where they all begin. While nothing has
+//! They are behind the names, in the same file, which outlives workers and the node: from the next
+//! multiple of 256 bytes on, one slot of 256 bytes for each file that changed. A slot is within a
+//! page, so that a worker that is killed while it writes leaves the old one or the new one. All slots
+//! have the length of the names; so the last one shows where the first begins. While nothing has
 //! changed, the file ends with the names.
 
 use std::collections::HashMap;
@@ -60,8 +60,8 @@ pub(super) fn names_len(file: &File) -> io::Result<u64> {
 }
 
 impl Changes {
-    /// Opens what is behind the names in a file, which must be there, and returns which files had
-    /// changed under earlier workers.
+    /// Opens the slots behind the names in an existing file, and returns which files had changed under
+    /// earlier workers.
     ///
     /// # Errors
     /// If it cannot be read, or is damaged.

@@ -1,5 +1,5 @@
-//! The names that a mount is served with: written down by its first worker, read by all others. Of a
-//! source of a block service, they are in its index.
+//! The names that a mount is served with: written by its first worker, read by all others. If the
+//! source is served by a block service, they are in its index.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -21,11 +21,11 @@ pub(super) struct Names {
     pub(super) label: Vec<u8>,
 }
 
-/// Reads what earlier workers served, or returns `None` if there was none. `told` says whether the
-/// kernel has been answered: before, what a worker died in the middle of writing counts as nothing.
+/// Reads the names that earlier workers served, or returns `None` if there was none. `told` is whether
+/// FUSE_INIT was answered: before, a partial file of a worker that died is ignored.
 ///
 /// # Errors
-/// If the file cannot be read, or is damaged and the kernel goes by it.
+/// If the file cannot be read, or is damaged after FUSE_INIT.
 pub(super) fn read(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Names>> {
     let doing = "reading the names that the mount was served with";
     match decode_names(&contents(file, doing)?) {
@@ -35,10 +35,10 @@ pub(super) fn read(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Names>> 
     }
 }
 
-/// Writes down what is served from now on. All of it is there before the kernel is answered.
+/// Writes the names that are served from now on. The file is complete before FUSE_INIT is answered.
 ///
 /// # Errors
-/// If there is no room.
+/// If the device is full.
 pub(super) fn write(file: &OwnedFd, tree: &Tree, label: &[u8]) -> anyhow::Result<()> {
     let doing = "writing down the names that the mount is served with";
     let bytes = encode_names(tree, label).context(doing)?;
@@ -49,7 +49,7 @@ pub(super) fn write(file: &OwnedFd, tree: &Tree, label: &[u8]) -> anyhow::Result
 /// [`read`] does.
 ///
 /// # Errors
-/// If the file cannot be read, or is damaged and the kernel goes by it.
+/// If the file cannot be read, or is damaged after FUSE_INIT.
 pub(super) fn read_index(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Index>> {
     let doing = "reading the index that the mount was served from";
     match Index::decode(&contents(file, doing)?) {
@@ -59,10 +59,10 @@ pub(super) fn read_index(file: &OwnedFd, told: bool) -> anyhow::Result<Option<In
     }
 }
 
-/// Writes down the index that is served from. All of it is there before the kernel is answered.
+/// Writes the index that is served from. The file is complete before FUSE_INIT is answered.
 ///
 /// # Errors
-/// If there is no room.
+/// If the device is full.
 pub(super) fn write_index(file: &OwnedFd, index: &Index) -> anyhow::Result<()> {
     let doing = "writing down the index that the mount is served from";
     replace(file, index.bytes(), doing)

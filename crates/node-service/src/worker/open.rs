@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// How many mounts of each name have something open: what is taken from the mounts may be in
-/// somebody's hand yet, or being dropped.
+/// How many mounts of each name have something open: a mount that was removed may still be in use by
+/// a thread, or being dropped.
 #[derive(Debug, Default)]
 pub(super) struct Open {
     counts: Mutex<BTreeMap<String, usize>>,
@@ -26,7 +26,7 @@ impl Open {
     }
 }
 
-/// Noted as open until dropped: the last that is dropped of a mount.
+/// Counts as open until dropped.
 #[derive(Debug)]
 pub(super) struct Opened {
     open: Arc<Open>,

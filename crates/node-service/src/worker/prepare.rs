@@ -24,7 +24,7 @@ use node_api::boot_choice::BootChoice;
 use node_api::nic::NicName;
 use node_api::spec::{MountSpec, SourceLocation};
 
-/// Why something was not done, and whose fault it is.
+/// Why a request failed, and the kind of fault.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) fault: Fault,
@@ -44,11 +44,11 @@ impl From<anyhow::Error> for Refusal {
     }
 }
 
-/// What is served.
+/// A mount that is ready to be served.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) assembly: Assembly,
-    /// Hears what is asked for, if that is to be learned from.
+    /// Records requests, if boot images are made of them.
     pub(super) access_log: Option<Arc<AccessLog>>,
     /// The block image that is served, if it is one.
     pub(super) image: Option<OpenedImage>,
@@ -63,8 +63,8 @@ pub(super) struct Way<'a> {
     pub(super) images: &'a Images,
 }
 
-/// Prepares a mount. `told` says whether the kernel was answered by an earlier worker: then the
-/// names are those that it knows, and a boot image that is gone costs speed only.
+/// Prepares a mount. `told` is whether an earlier worker answered FUSE_INIT: then the names are those
+/// that the kernel knows, and a missing boot image costs speed only.
 pub(super) fn prepare(
     spec: &MountSpec,
     handed: &MountDescriptors,
@@ -160,7 +160,7 @@ fn options(spec: &MountSpec) -> AssemblyOptions<'_> {
 /// Opens a boot image for a source of a block service.
 ///
 /// # Errors
-/// If it was asked for and cannot be used.
+/// If it was requested and cannot be used.
 pub(super) fn nic_boot(nic: &Nic, choice: &BootChoice) -> Result<Option<Arc<Boot>>, Refusal> {
     let boot = nic.choose_boot(choice);
     let boot = boot.map_err(|error| Refusal::new(Fault::Invalid, error))?;
@@ -245,7 +245,7 @@ fn names_of(
 /// Opens a boot image for a tree.
 ///
 /// # Errors
-/// If it was asked for and cannot be used.
+/// If it was requested and cannot be used.
 pub(super) fn open_boot(
     spec: &MountSpec,
     choice: &BootChoice,

@@ -1,9 +1,9 @@
-//! Whether an earlier worker of a mount is still there, if only with a thread that cannot die.
+//! Detects whether an earlier worker of a mount still runs, if only with a thread that cannot be killed.
 //!
-//! Each worker opens the file of the names once more, and locks a byte of it for reading. The lock is
-//! the open file's: it goes when that is closed, which the kernel does for a process that was killed
-//! when the last of its threads has ended. So who finds no lock but his own is the only one left.
-//! Workers before this one have none, and count as gone.
+//! Each worker opens the file of the names once more, and locks a byte of it for reading. The lock
+//! belongs to the open file, which the kernel closes for a killed process when the last of its
+//! threads has ended. So a worker that finds no lock but its own is the only one left.
+//! Workers of earlier releases have no lock, and count as gone.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -16,9 +16,8 @@ use yolofs::Predecessors;
 /// The byte: behind the end of every file of names.
 const BYTE: i64 = i64::MAX - 1;
 
-/// Notes that this process serves the mount with these names, for as long as what is returned is
-/// there, and returns who knows whether earlier ones still do; `None`, which is logged, if that cannot
-/// be told.
+/// Marks this process as serving the mount with these names, until the returned value is dropped, and
+/// returns a check for earlier workers; `None`, which is logged, if the lock cannot be taken.
 pub(super) fn predecessors(names: &OwnedFd, id: &str) -> Option<Predecessors> {
     let present = Presence::enter(names).inspect_err(|error| {
         log::warn!("{id}: cannot wait for the end of an earlier worker: {error:#}");

@@ -1,4 +1,4 @@
-//! Bringing boot images into page caches, a few mounts at a time, and never in the way of answers.
+//! Loads boot images into page caches, a few mounts at a time, with lower priority than requests.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -12,14 +12,14 @@ use super::served::Served;
 /// the processors from those who start containers.
 const THREADS: usize = 2;
 
-/// Prewarms in the background, in the order in which mounts come. An entry for each adoption and
-/// each swap; a mount that is gone before its turn is not kept for it.
+/// Prewarms in the background, in the order in which mounts arrive. An entry for each adoption and
+/// each swap; a mount that ends while it waits is not kept for it.
 #[derive(Debug)]
 pub(super) struct Queue(Sender<Weak<Served>>);
 
 impl Queue {
     /// # Errors
-    /// If no threads can be had.
+    /// If no threads can be started.
     pub(super) fn start() -> anyhow::Result<Self> {
         let (sender, receiver) = channel();
         let receiver = Arc::new(Mutex::new(receiver));

@@ -31,7 +31,7 @@ use node_records::company::SHARED_BY;
 /// thirty of a usual boot image, each of which costs a boot one request.
 const SAMPLE: NonZeroU32 = NonZeroU32::new(256).unwrap();
 
-/// Is told the name of a mount whose session is over.
+/// Receives the name of a mount whose session is over.
 pub(super) type Over = Sender<(String, End)>;
 
 /// A mount that this process serves.
@@ -40,7 +40,7 @@ pub(super) struct Served {
     id: String,
     spec: MountSpec,
     parts: Parts,
-    /// Hears what is asked for, if that is to be learned from.
+    /// Records requests, if boot images are made of them.
     access_log: Option<Arc<AccessLog>>,
     serving: Serving,
     #[expect(dead_code, reason = "it fetches as long as it is there")]
@@ -61,8 +61,8 @@ impl Served {
     /// Serves a mount from now on.
     ///
     /// # Errors
-    /// If its source or the boot image that was asked for cannot be used, or the kernel was told
-    /// something else before.
+    /// If its source or the requested boot image cannot be used, or an earlier worker gave another
+    /// FUSE_INIT response.
     pub(super) fn start(
         adoption: Adoption,
         handed: MountDescriptors,
@@ -119,7 +119,7 @@ impl Served {
         })
     }
 
-    /// Notes that it has something open, until all of it is closed.
+    /// Marks it as open, until all of it is closed.
     pub(super) fn noted(self, opened: Opened) -> Self {
         Self {
             opened: Some(opened),
@@ -131,12 +131,12 @@ impl Served {
         &self.id
     }
 
-    /// Returns what the kernel was told.
+    /// Returns the FUSE_INIT response.
     pub(super) fn hello(&self) -> Vec<u8> {
         self.serving.hello().answer().unwrap_or_default().to_vec()
     }
 
-    /// Returns whether nobody uses it any more.
+    /// Returns whether its last user is gone.
     pub(super) fn is_over(&self) -> bool {
         self.serving.end() == Some(End::SessionOver)
     }
@@ -153,7 +153,7 @@ impl Served {
         is_far && self.spec.boot == BootChoice::Auto && self.parts.boot.current().is_none()
     }
 
-    /// Brings the boot image into the page cache, as the mount was asked for.
+    /// Loads the boot image into the page cache, as the mount's specification requires.
     ///
     /// # Errors
     /// As [`Served::prewarm`].
@@ -183,7 +183,7 @@ impl Served {
         }
     }
 
-    /// Brings the boot image into the page cache now.
+    /// Loads the boot image into the page cache now.
     ///
     /// # Errors
     /// If there is none, or the mount is gone.
@@ -232,10 +232,10 @@ impl Served {
         Ok(())
     }
 
-    /// Writes down what was asked for since the last lesson.
+    /// Writes the requests since the last report as a trace.
     ///
     /// # Errors
-    /// If nobody listened, or it cannot be written.
+    /// If requests were not recorded, or the trace cannot be written.
     pub(super) fn write_heard(&self, to: OwnedFd) -> Result<(), Refusal> {
         let Parts { disk, tree, .. } = &self.parts;
         let heard = self.access_log.as_ref().zip(disk.as_ref());
@@ -277,7 +277,7 @@ impl Served {
         all().context("handing over a mount")
     }
 
-    /// Returns how things are, from counters.
+    /// Returns the status, from counters.
     pub(super) fn status(&self) -> MountStatus {
         let counters = self.serving.counters();
         MountStatus {

@@ -29,7 +29,7 @@ pub(super) struct ServedMounts {
     open: Arc<Open>,
     prewarms: Queue,
     over: Over,
-    /// Who connects to a block service; this process if absent.
+    /// Connects to a block service; this process does if absent.
     connector: Option<Arc<dyn Connector>>,
     /// The caches of block images.
     images: Arc<Images>,
@@ -43,7 +43,7 @@ enum Slot {
 }
 
 impl ServedMounts {
-    /// Returns one that serves nothing yet; `over` is told of mounts whose session is over.
+    /// Returns one without mounts; `over` receives the names of mounts whose session is over.
     ///
     /// # Errors
     /// If no threads can be had.
@@ -62,8 +62,8 @@ impl ServedMounts {
         })
     }
 
-    /// Serves a mount from now on, and prewarms it in the background. Returns what the kernel was
-    /// told. One that is served already is served on.
+    /// Serves a mount from now on, and prewarms it in the background. Returns the FUSE_INIT response.
+    /// One that is served already is not changed.
     ///
     /// # Errors
     /// As [`Served::start`].
@@ -129,7 +129,7 @@ impl ServedMounts {
         Ok(())
     }
 
-    /// Takes out a mount whose session is over.
+    /// Removes a mount whose session is over.
     pub(super) fn forget(&self, id: &str) {
         let mut slots = self.slots.lock();
         let over = slots
@@ -143,11 +143,11 @@ impl ServedMounts {
         drop(over);
     }
 
-    /// Takes out a mount whose session is over, and returns when everything that was open for it is
+    /// Removes a mount whose session is over, and returns when everything that was open for it is
     /// closed.
     ///
     /// # Errors
-    /// If somebody has it still when that takes too long.
+    /// If it is still in use when that takes too long.
     pub(super) fn close(&self, id: &str) -> Result<(), Refusal> {
         self.forget(id);
         if self.open.await_closed(id, Instant::now() + CLOSE) {

@@ -1,5 +1,5 @@
-//! Answering the node: one question and one answer for each connection, each on a thread of its
-//! own, so that a slow one holds up no other.
+//! The server for the node's requests: one request and one response for each connection, each on a
+//! thread of its own, so that a slow one does not delay others.
 
 use std::io::Read as _;
 use std::net::Shutdown;
@@ -37,7 +37,7 @@ pub(super) struct WorkerContext {
     mounts: Arc<ServedMounts>,
     devices: Arc<ServedDevices>,
     admission: Admission,
-    /// Who connects to a block service, if that is the node.
+    /// Connects to a block service through the node, if the node does that.
     connector: Option<Arc<NodeConnector>>,
     callers: Mutex<Callers>,
 }
@@ -49,7 +49,7 @@ struct Callers {
 }
 
 impl WorkerContext {
-    /// Returns one that answers whom `admission` admits.
+    /// Returns one that serves the peers that `admission` admits.
     pub(super) fn new(
         (mounts, devices): (Arc<ServedMounts>, Arc<ServedDevices>),
         admission: Admission,
@@ -68,7 +68,7 @@ impl WorkerContext {
         }
     }
 
-    /// Returns for how long nobody has asked anything.
+    /// Returns the time since the last request.
     pub(super) fn idle(&self) -> Duration {
         let callers = self.callers.lock();
         if callers.count > 0 {
@@ -225,8 +225,8 @@ impl Drop for Caller {
     }
 }
 
-/// Listens where the node looks for the worker with our number. What an earlier process of this
-/// number left there is replaced.
+/// Listens where the node expects the worker with our process id. A socket that an earlier process
+/// of this id left is replaced.
 ///
 /// # Errors
 /// If the socket cannot be made.
@@ -237,7 +237,7 @@ pub(super) fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
     host::control::listen(socket)
 }
 
-/// Answers whoever connects, until the process ends.
+/// Serves connections until the process ends.
 ///
 /// # Errors
 /// If the thread that accepts cannot be started.

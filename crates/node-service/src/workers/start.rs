@@ -1,4 +1,4 @@
-//! Starting a worker, and waiting until it can be asked.
+//! Starting a worker, and waiting until it accepts requests.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsFd as _;

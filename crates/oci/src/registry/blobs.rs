@@ -1,4 +1,4 @@
-//! Blobs of a repository: looked for, and pushed if they are not there.
+//! Blobs of a repository: look-up, and push if missing.
 
 use std::io::{Read, Seek};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ impl Repository {
     /// Returns whether the repository has a blob.
     ///
     /// # Errors
-    /// If the registry does not answer as it should.
+    /// If the registry's response is not valid.
     pub fn has_blob(&self, digest: Digest, watch: Watch<'_>) -> Result<bool, RegistryError> {
         let doing = "looking for a blob";
         let url = format!("{}/blobs/{digest}", self.base);
@@ -37,10 +37,10 @@ impl Repository {
         }
     }
 
-    /// Pushes a blob of this length and digest. The watch is told how much has gone.
+    /// Pushes a blob of this length and digest. The watch receives the number of sent bytes.
     ///
     /// # Errors
-    /// If it cannot be read, or the registry does not take it.
+    /// If it cannot be read, or the registry refuses it.
     pub fn push_blob(
         &self,
         digest: Digest,
@@ -114,7 +114,7 @@ impl Repository {
     }
 }
 
-/// Where a piece stands in its blob.
+/// Whether a piece is the last of its blob.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Piece {
     /// More will follow.

@@ -1,4 +1,4 @@
-//! What `docker login` left: `config.json`.
+//! The configuration file of `docker login`: `config.json`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const CONFIG_MAX: usize = 4 << 20;
 /// The Hub under the name that `docker login` still writes.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// Who somebody is at which registry.
+/// The credentials for each registry.
 #[derive(Debug, Default, Deserialize)]
 pub struct DockerConfig {
     #[serde(default)]
@@ -37,11 +37,11 @@ struct Login {
 pub enum Known {
     /// In the file.
     Here(Credentials),
-    /// With a program: `docker-credential-NAME get`, asked for `server`.
+    /// With a credential helper: `docker-credential-NAME get`, for `server`.
     Helper {
         /// The end of the program's name.
         name: String,
-        /// What to ask it for.
+        /// The name of the server.
         server: String,
     },
     /// Nowhere.

@@ -1,4 +1,4 @@
-//! Why a registry did not do what it was asked.
+//! Why a request to a registry failed.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use distribution::Inside;
 
 use crate::{BlobError, DocumentError};
 
-/// Why a registry did not do what it was asked.
+/// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
@@ -17,62 +17,62 @@ pub enum RegistryError {
     SetUp {
         /// The registry.
         registry: String,
-        /// What is wrong.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No answer could be had, though it was tried more than once.
+    /// No response was received, after several attempts.
     #[error("{doing}: no response from {registry}")]
     NoAnswer {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
         /// The registry.
         registry: String,
-        /// What went wrong last.
+        /// The latest cause.
         source: reqwest::Error,
     },
     /// A step took too long.
     #[error("{doing}: {registry} sent nothing for {seconds} s")]
     TooSlow {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
         /// The registry.
         registry: String,
-        /// How long was waited.
+        /// The deadline.
         seconds: u64,
     },
-    /// The registry refused.
+    /// The registry refused the request.
     #[error("{doing}: {registry} answered {status}{message}")]
     Refused {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
         /// The registry.
         registry: String,
-        /// The status of the answer.
+        /// The status of the response.
         status: u16,
-        /// What it said, after a colon; empty if nothing.
+        /// Its message, after a colon; empty if none.
         message: String,
     },
-    /// The registry wants to know who asks, or does not like who does.
+    /// The registry requires credentials, or does not accept them.
     #[error("{doing}: {registry} rejects these credentials: {hint}")]
     Unauthorized {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
         /// The registry.
         registry: String,
         /// What to try.
         hint: &'static str,
     },
-    /// The registry wants the password to be sent to somebody else.
+    /// The registry names another host for the password.
     #[error(
         "{doing}: {registry} names {host} for tokens, which is not in its domain: \
          name {host} in `token_hosts` if it may receive the password"
     )]
     Realm {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
         /// The registry.
         registry: String,
-        /// Whom it names.
+        /// The named host.
         host: String,
     },
     /// The registry leads further inside than it is.
@@ -81,21 +81,21 @@ pub enum RegistryError {
          (`redirect_networks` allows it)"
     )]
     Inside {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
         /// The registry.
         registry: String,
-        /// Where it leads.
+        /// The refused target.
         source: Inside,
     },
-    /// The answer breaks the protocol.
+    /// The response breaks the protocol.
     #[error("{doing}: {registry} sent an invalid response: {rule}")]
     Protocol {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
         /// The registry.
         registry: String,
-        /// Which rule.
+        /// The rule.
         rule: &'static str,
     },
     /// A manifest or an index cannot be used.
@@ -103,30 +103,30 @@ pub enum RegistryError {
     Document {
         /// The registry.
         registry: String,
-        /// What is wrong with it.
+        /// The error in it.
         source: Box<DocumentError>,
     },
-    /// A blob is not what its name says.
+    /// A blob does not match its name.
     #[error("the blob {digest} of {registry} does not match its digest")]
     Blob {
         /// The registry.
         registry: String,
-        /// Which blob.
+        /// The blob.
         digest: Digest,
-        /// What is wrong with it.
+        /// The error.
         source: Box<BlobError>,
     },
     /// A local file cannot be read or written.
     #[error("{doing} {path}")]
     File {
-        /// What was done.
+        /// The operation.
         doing: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// Somebody wanted it to stop.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
 }

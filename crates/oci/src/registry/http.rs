@@ -1,4 +1,4 @@
-//! One request at a time: with who asks, deadlines, another try, and a watch.
+//! One request at a time: with credentials, deadlines, retries, and a watch.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -30,7 +30,7 @@ pub(super) struct Http {
     client: Client,
     runtime: Runtime,
     registry: String,
-    /// What is to be done there, as registries say it.
+    /// The requested access, in the registries' format.
     scope: String,
     credentials: Option<Login>,
 }
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Http {
     }
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     /// For messages: `asking for the manifest`.
@@ -55,12 +55,12 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Goal {
     /// To this URL of the registry.
     Registry(String),
-    /// To where the registry says.
+    /// A target that the registry names.
     Named(Destination),
 }
 
@@ -124,8 +124,8 @@ impl Http {
         }
     }
 
-    /// Sends a request and returns the answer, whatever its status, after further tries if the
-    /// registry could not be reached, was busy, or wanted to know who asks.
+    /// Sends a request and returns the response, whatever its status, after retries if the
+    /// registry could not be reached, was busy, or required credentials.
     pub(super) fn send(
         &self,
         request: &Request,
@@ -163,7 +163,7 @@ impl Http {
         Err(self.refusal(request.doing, answer, watch))
     }
 
-    /// Makes an error of an answer that is none of success.
+    /// Makes an error of a response without success.
     pub(super) fn refusal(
         &self,
         doing: &'static str,
@@ -211,7 +211,7 @@ impl Http {
         }
     }
 
-    /// Reads the body of an answer, which may have `limit` bytes.
+    /// Reads the body of a response, which may have `limit` bytes.
     pub(super) fn body(
         &self,
         doing: &'static str,
@@ -301,7 +301,7 @@ impl Http {
         answer.map_err(|error| self.failed(doing, error, watch))
     }
 
-    /// Returns the place that an answer names.
+    /// Returns the target that a response names.
     pub(super) fn named_by(
         &self,
         doing: &'static str,

@@ -11,12 +11,12 @@ use crate::{
     OCI_MANIFEST, Platform, Reference, Watch, digest_of,
 };
 
-/// By what a manifest is asked for.
+/// The name of a manifest in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A name that may mean another manifest tomorrow.
     Tag(String),
-    /// What it is.
+    /// By its digest.
     Digest(Digest),
 }
 
@@ -43,7 +43,7 @@ impl Target {
 pub struct FoundManifest {
     /// Its digest, by its bytes.
     pub digest: Digest,
-    /// What the registry says it is.
+    /// Its media type according to the registry.
     pub media_type: String,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -56,7 +56,7 @@ pub struct FoundImage {
     pub index: Option<FoundManifest>,
     /// Its manifest.
     pub found: FoundManifest,
-    /// What that says.
+    /// Its content.
     pub manifest: Manifest,
 }
 
@@ -64,7 +64,7 @@ impl Repository {
     /// Returns a manifest or an index; `None` if there is none.
     ///
     /// # Errors
-    /// If the registry does not answer as it should, or with another document than was asked for.
+    /// If the registry's response is not valid, or has another document than the requested one.
     pub fn manifest(
         &self,
         target: &Target,
@@ -106,8 +106,8 @@ impl Repository {
     /// its own digest; `None` if there is no such tag or digest.
     ///
     /// # Errors
-    /// If the registry does not answer as it should, there is no image for the platform, or what
-    /// is there is no image.
+    /// If the registry's response is not valid, there is no image for the platform, or the
+    /// document is not an image.
     pub fn image(
         &self,
         target: &Target,
@@ -155,7 +155,7 @@ impl Repository {
     /// Pushes the manifest of an image whose blobs are there, by a tag or its digest.
     ///
     /// # Errors
-    /// If the registry does not take it.
+    /// If the registry refuses it.
     pub fn push_image(
         &self,
         target: &Target,
@@ -192,7 +192,7 @@ impl Repository {
 }
 
 impl FoundManifest {
-    /// Returns what others say when they refer to it.
+    /// Returns the descriptor by which other documents refer to it.
     #[must_use]
     pub fn descriptor(&self) -> Descriptor {
         let media_type = match self.media_type.split(';').next().unwrap_or_default() {

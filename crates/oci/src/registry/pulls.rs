@@ -1,5 +1,5 @@
-//! Blobs that are pulled: to a file, where a pull that was cut goes on the next time, or to whoever
-//! takes the bytes while they come.
+//! Pulling blobs: to a file, where an interrupted pull resumes the next time, or to a receiver
+//! of the bytes as they arrive.
 
 mod part;
 mod passing;
@@ -33,18 +33,18 @@ trait Sink {
     /// Returns how many are there.
     fn len(&self) -> u64;
 
-    /// Hears that they come from the start again; returns how many of them it does not want again.
+    /// Notifies that the bytes start again; returns how many of them it does not need again.
     fn restart(&mut self) -> Result<u64, RegistryError>;
 
-    /// Takes the next ones of a blob.
+    /// Receives the next bytes of a blob.
     fn append(&mut self, bytes: &[u8], blob: &Descriptor) -> Result<(), Unfinished>;
 }
 
 /// Why a blob is not whole.
 enum Unfinished {
-    /// By nobody's fault but ours.
+    /// A local failure.
     Here(RegistryError),
-    /// It is not what it should be.
+    /// The blob is wrong.
     Wrong(BlobError),
 }
 
@@ -62,12 +62,12 @@ impl Unfinished {
 }
 
 impl Repository {
-    /// Pulls a blob to the file `to`, which has it all and verified, or does not exist. What came
-    /// before a failure stays beside it, with `.part` behind its name, and the next pull goes on
-    /// from there. The watch is told how much is there.
+    /// Pulls a blob to the file `to`, which is complete and verified, or does not exist. Data from
+    /// before a failure is kept in a file with the suffix `.part`, and the next pull resumes
+    /// from it. The watch receives the number of received bytes.
     ///
     /// # Errors
-    /// If the registry does not give it, or gives something else; if another process pulls it; if
+    /// If the registry does not send it, or sends other data; if another process pulls it; if
     /// the file cannot be written.
     pub fn pull_blob(
         &self,
@@ -84,14 +84,14 @@ impl Repository {
         Ok(PulledBlob { fetched, resumed })
     }
 
-    /// Pulls a blob, and hands its bytes on while they come, each once, whatever is cut meanwhile; not
-    /// one more than the blob has. **Whoever takes them must use nothing of it before this has returned
-    /// without an error**: only then it is known that they are the blob's. The watch is told how much
-    /// has come.
+    /// Pulls a blob, and passes its bytes on as they arrive, each once, despite interruptions; never
+    /// more than the blob has. **The receiver must not use any of it before this has returned
+    /// without an error**: only then are the bytes verified. The watch receives the number of
+    /// received bytes.
     ///
     /// # Errors
-    /// If the registry does not give it, or gives something else; [`RegistryError::Cancelled`] if
-    /// whoever takes the bytes wants no more.
+    /// If the registry does not send it, or sends other data; [`RegistryError::Cancelled`] if
+    /// the receiver stops.
     pub fn stream_blob(
         &self,
         blob: &Descriptor,
@@ -181,7 +181,7 @@ impl Repository {
     }
 }
 
-/// Returns whether an answer with a part of a blob has the part that starts there.
+/// Returns whether a response with a part of a blob begins at this offset.
 pub(super) fn starts_at(answer: &Response, offset: u64) -> bool {
     let range = answer.headers().get(CONTENT_RANGE);
     let range = range.and_then(|range| range.to_str().ok());

@@ -1,4 +1,4 @@
-//! Parts of blobs, for who reads them on demand.
+//! Ranges of blobs, for reading on demand.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use super::{RegistryError, Repository};
 use crate::Watch;
 
 impl Repository {
-    /// Returns a range of a blob. **Nothing proves that these bytes are the blob's**: only the whole has
-    /// a digest, and whoever uses a part needs a checksum of its own.
+    /// Returns a range of a blob. **The bytes are not verified**: only the whole blob has
+    /// a digest, and users of a part need a separate checksum.
     ///
     /// # Errors
-    /// If the registry does not give it, or another range; [`RegistryError::Cancelled`] if the watch
-    /// has enough.
+    /// If the registry does not send it, or sends another range; [`RegistryError::Cancelled`] if the watch
+    /// cancels.
     pub fn blob_range(
         &self,
         digest: Digest,

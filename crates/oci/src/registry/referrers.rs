@@ -1,7 +1,7 @@
-//! Artifacts that are about a manifest: pushing them so that they are found, and finding them.
+//! Artifacts that refer to a manifest: pushing and finding them.
 //!
-//! Registries that know the referrers API list them by themselves. For others the specification
-//! has a tag, made of the subject's digest, whose index the clients keep up.
+//! Registries with the referrers API list them. For others the specification
+//! has a tag, made of the subject's digest, whose index the clients maintain.
 
 use blocks::Digest;
 use reqwest::{Method, StatusCode};
@@ -14,7 +14,7 @@ use crate::{
     digest_of,
 };
 
-/// Answers of a referrers API that goes on over pages. A manifest has a handful of referrers.
+/// Answers of a referrers API that spans several pages. A manifest has a handful of referrers.
 const PAGES_MAX: usize = 20;
 /// Referrers that are looked at.
 const REFERRERS_MAX: usize = 1000;
@@ -42,11 +42,11 @@ pub struct PushedManifest {
 }
 
 impl Repository {
-    /// Pushes the manifest of an artifact whose blobs are there, and sees to it that it is found
+    /// Pushes the manifest of an artifact whose blobs are there, and makes sure that it is found
     /// by its subject.
     ///
     /// # Errors
-    /// If the registry does not take it.
+    /// If the registry refuses it.
     pub fn push_artifact(
         &self,
         manifest: &Manifest,
@@ -75,10 +75,10 @@ impl Repository {
         Ok(PushedManifest { digest, linked })
     }
 
-    /// Returns the artifacts of a type that are about a manifest, in the order of the registry.
+    /// Returns the artifacts of a type that refer to a manifest, in the order of the registry.
     ///
     /// # Errors
-    /// If the registry does not answer as it should.
+    /// If the registry's response is not valid.
     pub fn referrers(
         &self,
         subject: Digest,

@@ -16,8 +16,8 @@ const BUFFER: usize = 128 << 10;
 /// Memory that a zstd frame may ask for: 2 to this power, what `zstd -19 --long=27` needs.
 const WINDOW_LOG_MAX: u32 = 27;
 
-/// Returns the tar of a layer that lies somewhere, as [`tar_of`] does. `reporter` is told how much of the
-/// blob was read, and asked about what comes out of it, too: a buffer of compressed zeros is gigabytes.
+/// Returns the tar of a stored layer, as [`tar_of`] does. `reporter` receives how much of the
+/// blob was read, and is also called for the output: a buffer of compressed zeros is gigabytes.
 pub(crate) fn reporting_tar_of<'a>(
     blob: impl Read + 'a,
     diff_id: Digest,
@@ -71,7 +71,7 @@ pub(crate) fn tar_of<'a>(
     ))
 }
 
-/// Somebody who wants to know how far reading has come, asked from two places.
+/// The callback for progress, called from two places.
 pub(crate) struct ProgressReporter<'a> {
     watch: RefCell<Watch<'a>>,
     done: Cell<u64>,
@@ -86,7 +86,7 @@ impl<'a> ProgressReporter<'a> {
     }
 }
 
-/// Whether what is read is what is told of.
+/// Whether the data read is the data whose progress is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counts {
     Yes,
@@ -113,7 +113,7 @@ impl<R: Read> Read for ReportingReader<'_, R> {
     }
 }
 
-/// Tells how far reading has come, and stops if somebody wants that.
+/// Reports progress, and stops if the callback breaks.
 pub(crate) struct Watched<'a, R> {
     inner: R,
     done: u64,

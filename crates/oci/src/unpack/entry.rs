@@ -1,4 +1,4 @@
-//! What a tar says of one file: the header, and the headers before it that correct it.
+//! The description of one file in a tar: the header, and the extended headers before it.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use tar::Header;
 
 use super::TarError;
 
-/// What a header makes.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
 pub(crate) struct Entry {
     /// Its name as it is written, not checked.
     pub(crate) name: Vec<u8>,
-    /// Where a link leads.
+    /// The target of a link.
     pub(crate) target: Vec<u8>,
     pub(crate) kind: Kind,
     /// Bytes of content that follow.
@@ -39,7 +39,7 @@ pub(crate) struct Entry {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Corrections that headers of their own bring for the entry behind them.
+/// The fields of extended headers for the entry behind them.
 #[derive(Debug, Default)]
 pub(crate) struct Corrections {
     pub(crate) name: Option<Vec<u8>>,
@@ -61,7 +61,8 @@ const XATTR_NAMES_MAX: usize = 64 << 10;
 const XATTR: &[u8] = b"SCHILY.xattr.";
 
 impl Corrections {
-    /// Takes in a pax header: records of `<length> <key>=<value>\n`, where the value may have any
+    /// Adds a pax header: records of `<length> <key>=<value>
+    /// `, where the value may have any
     /// bytes, newlines too.
     pub(crate) fn add_pax(&mut self, mut records: &[u8]) -> Result<(), TarError> {
         const RULE: TarError = TarError::Rule("an extended header has a malformed record");
@@ -105,7 +106,7 @@ impl Corrections {
         Ok(())
     }
 
-    /// Returns what a header says with the corrections that came before it.
+    /// Returns the entry of a header with these extended headers.
     pub(crate) fn apply(self, header: &Header, kind: Kind) -> Result<Entry, TarError> {
         let owner = |id: u64| {
             u32::try_from(id).map_err(|_| TarError::Rule("an owner has more than 32 bits"))

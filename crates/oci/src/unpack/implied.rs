@@ -1,7 +1,7 @@
-//! Directories that a layer has files in, and says nothing of.
+//! Directories that a layer has files in, but no entry for.
 //!
-//! Engines give such a directory what it has in the layers below. Whoever unpacks a layer before
-//! those, or at the same time, gives it that when they are there.
+//! Engines give such a directory its attributes in the layers below. If a layer is unpacked before
+//! those, or at the same time, the attributes are set when they are complete.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -19,7 +19,7 @@ use rawio::xattr;
 use super::attributes::is_kept;
 use super::root::Root;
 
-/// The directories of a layer of which its tar says nothing.
+/// The directories of a layer without an entry in its tar.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Implied {
     /// Their paths; the empty one is the top.
@@ -27,7 +27,7 @@ pub struct Implied {
 }
 
 impl Implied {
-    /// Returns whether there are none: then nobody needs to look at the layers below.
+    /// Returns whether there are none: then the layers below need not be read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.dirs.is_empty()
@@ -44,14 +44,14 @@ impl Implied {
         self.dirs.insert(dir.to_vec());
     }
 
-    /// Forgets a directory of which the tar says what it is like.
+    /// Removes a directory for which the tar has an entry.
     pub(super) fn is_told(&mut self, dir: &[u8]) {
         self.dirs.remove(dir);
     }
 
     /// Gives each of them in the layer at `layer` the owner, mode and attributes that it has in the
-    /// layers below it, `lowers`, the nearest first. Of the top only the owner, as engines do. To be
-    /// called before somebody mounts the layer.
+    /// layers below it, `lowers`, the nearest first. For the top only the owner, as engines do. To be
+    /// called before the layer is mounted.
     ///
     /// # Errors
     /// If a directory cannot be opened or changed.

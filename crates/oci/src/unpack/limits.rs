@@ -1,12 +1,12 @@
-//! How much a layer may ask for, and how much of that it has taken.
+//! The limits of a layer's resources, and their use.
 //!
-//! A tar of some KiB can ask for very much: a name of 4 KiB stands for two thousand directories, and
-//! compression makes a thousand such names of a few bytes. So everything that takes memory or
-//! inodes is counted where it is made, and not by the size of what came.
+//! A tar of some KiB can require very much: a name of 4 KiB implies two thousand directories, and
+//! compression shrinks a thousand such names to a few bytes. So all use of memory and
+//! inodes is counted where it occurs, and not by the size of the input.
 
 use super::TarError;
 
-/// How much a layer may ask for.
+/// The limits of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Files, directories and links. Directories that no entry is about count, too.
@@ -19,7 +19,7 @@ pub struct Limits {
     pub names: u64,
     /// Bytes of memory for what has to be remembered while it is read.
     pub memory: u64,
-    /// Whether it may have device nodes; whiteouts are none.
+    /// Whether it may have device nodes; whiteouts do not count.
     pub devices: Devices,
 }
 
@@ -46,8 +46,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns what is left for the other layers of an image after one with so many entries, whose
-    /// files have so many bytes, and for which so much memory is still in use.
+    /// Returns the rest for the other layers of an image after one with these entries and bytes of
+    /// files, and for which this much memory is still in use.
     #[must_use]
     pub const fn without(self, entries: u64, bytes: u64, memory: u64) -> Self {
         Self {

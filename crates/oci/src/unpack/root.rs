@@ -19,7 +19,7 @@ use super::TarError;
 /// Bytes of a path, as the kernel takes them.
 const PATH_MAX: usize = 4095;
 const NAME_MAX: usize = 255;
-/// How deep directories may lie in each other. Whoever walks down for each name pays for the depth
+/// The maximum depth of directories. A walk for each name takes time for the depth
 /// each time; real trees have some tens.
 pub(super) const DEPTH_MAX: usize = 512;
 /// What a layer has too many of then.
@@ -52,8 +52,8 @@ impl Root {
         Ok(Spot { dir, name: b"." })
     }
 
-    /// Returns the place of a path; directories on the way to it that are not there are made, and
-    /// `made` is told of each.
+    /// Returns the place of a path; missing directories on the way to it are created, and
+    /// `made` is called for each.
     pub(crate) fn make_way<'a>(
         &self,
         path: &'a [u8],
@@ -69,7 +69,7 @@ impl Root {
         Ok(Spot { dir, name })
     }
 
-    /// Returns the place of a path whose directory is there.
+    /// Returns the place of a path whose directory exists.
     pub(crate) fn spot<'a>(&self, path: &'a [u8]) -> io::Result<Spot<'a>> {
         let (parent, name) = split(path);
         let dir = self.open_dir(parent)?;
@@ -100,7 +100,7 @@ impl Root {
         }
     }
 
-    /// Opens a directory here, to find others in it.
+    /// Opens a directory here, to look up others in it.
     pub(crate) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let inside = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new()
@@ -122,7 +122,7 @@ impl Spot<'_> {
         self.dir.as_fd()
     }
 
-    /// Returns what is there, if anything is.
+    /// Returns the attributes of the file, if it exists.
     pub(crate) fn stat(&self) -> io::Result<Option<FileStat>> {
         match fstatat(self.fd(), self.name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -148,7 +148,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 /// empty for the top.
 ///
 /// # Errors
-/// If it goes up, is longer than the kernel takes, or deeper than allowed.
+/// If it leads out of the directory, or is longer or deeper than allowed.
 pub(crate) fn clean(name: &[u8]) -> Result<Vec<u8>, TarError> {
     if name.len() > PATH_MAX {
         return Err(TarError::Rule("a name has more than 4095 bytes"));

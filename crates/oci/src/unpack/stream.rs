@@ -31,7 +31,7 @@ impl<R: Read> TarStream<R> {
         }
     }
 
-    /// Returns the next entry, or `None` at the end; what is behind it was read, too.
+    /// Returns the next entry, or `None` at the end, after reading the rest of the input.
     ///
     /// # Errors
     /// If it cannot be read, or breaks a rule.

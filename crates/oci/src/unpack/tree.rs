@@ -1,9 +1,9 @@
-//! A layer's tar made into metadata and contents, without a directory: nothing is written, and
-//! nobody needs to be root.
+//! Reading a layer's tar as metadata and contents, without a directory: nothing is written, and
+//! root is not needed.
 //!
-//! The tree is what [`unpack`](super::unpack) would have made, whiteouts and opaque directories
-//! included; what the contents of files become is the caller's business. [`stack`] puts the trees
-//! of an image's layers on each other, as overlayfs shows them.
+//! The tree is the one that [`unpack`](super::unpack) would make, whiteouts and opaque directories
+//! included; the caller stores the contents of files. [`stack`] merges the trees
+//! of an image's layers, as overlayfs does.
 
 mod draft;
 mod fill;
@@ -30,9 +30,9 @@ pub struct LayerTree<C> {
     pub contents: Vec<C>,
 }
 
-/// Reads a layer once. Each regular file's content is given to `content`, which reads it to its end.
-/// The watch is told how much of the blob was read. The diff ID is verified at the end, so after an
-/// error nothing of what came is to be believed.
+/// Reads a layer once. Each regular file's content is passed to `content`, which must read it to its end.
+/// The watch receives how much of the blob was read. The diff ID is verified at the end, so after an
+/// error the data must be discarded.
 ///
 /// # Errors
 /// If the layer is damaged, hostile or larger than `limits`, if `content` fails, or if the watch

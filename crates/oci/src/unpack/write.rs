@@ -27,7 +27,7 @@ const WHITEOUT: &[u8] = b".wh.";
 /// Starts the names by which the tar speaks of itself; of those only this one has a meaning left.
 const SPECIAL: &[u8] = b".wh..wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// How overlayfs knows that a directory hides those below it.
+/// The attribute by which overlayfs recognizes that a directory hides those below it.
 pub(crate) const OPAQUE_XATTR: &std::ffi::CStr = c"trusted.overlay.opaque";
 /// Bytes of memory that a remembered directory takes beside its path: a place in a tree, and what the
 /// allocator adds.
@@ -35,19 +35,19 @@ const REMEMBERED_BYTES: usize = 96;
 /// The kernel's own bounds: a larger attribute is no attribute.
 pub(crate) const XATTR_VALUE_MAX: usize = 64 << 10;
 
-/// What a name of a tar says of lower layers.
+/// The meaning of a name in a tar for lower layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marker<'a> {
-    /// The directory that it lies in hides those below it.
+    /// The directory that contains it hides those below it.
     Opaque,
     /// The entry with this name is deleted.
     Deleted(&'a [u8]),
-    /// Nothing: left over from AUFS.
+    /// No meaning: a remnant of AUFS.
     Nothing,
 }
 
 impl<'a> Marker<'a> {
-    /// Returns what a name says; `None` for names of files.
+    /// Returns the marker of a name; `None` for names of files.
     pub(crate) fn of(name: &'a [u8]) -> Result<Option<Self>, TarError> {
         let Some(hidden) = name.strip_prefix(WHITEOUT) else {
             return Ok(None);
@@ -96,7 +96,7 @@ impl Writer {
         }
     }
 
-    /// Makes what an entry says.
+    /// Creates the file of an entry.
     pub(crate) fn write(&mut self, entry: &Entry, content: &mut dyn Read) -> Result<(), TarError> {
         self.spent.entry()?;
         self.done.entries += 1;
@@ -148,8 +148,8 @@ impl Writer {
         })
     }
 
-    /// Sets the times of directories, now that nothing is put into them any more. Returns what was
-    /// made, and of which directories nothing was said.
+    /// Sets the times of directories, after all files were created in them. Returns the
+    /// result, and the directories without an entry.
     pub(crate) fn finish(self) -> Result<(Unpacked, Implied), TarError> {
         for (path, mtime) in &self.times {
             let spot = match path.is_empty() {

@@ -17,12 +17,12 @@ use crate::profile::version_of;
 /// So many pages are requested with one call: of more, the kernel may read the first ones only.
 const REQUEST: u64 = 32;
 
-/// Who is charged with pages that are in memory already.
+/// The process that is charged with pages that are in memory already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge {
-    /// Who read them.
+    /// The process that read them.
     AsItIs,
-    /// The cgroup of this process: they are read again, unless somebody has them mapped.
+    /// The cgroup of this process: they are read again, unless another process has them mapped.
     Anew,
 }
 
@@ -46,8 +46,8 @@ impl Identity {
         })
     }
 
-    /// Returns whether it has the content that another version has, as far as size and time tell: a package that is
-    /// installed once more makes other inodes with the same times.
+    /// Returns whether it has the same content as another version, judged by size and time: a package that is
+    /// installed again makes new inodes with the same times.
     pub(super) fn has_content_of(&self, other: &Version) -> bool {
         (self.version.size, self.version.mtime) == (other.size, other.mtime)
     }
@@ -56,20 +56,20 @@ impl Identity {
 /// A file with pages that are held. They are given back when this is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// What the path led to; `None` if to no regular file.
+    /// The file that the path led to; `None` if not a regular file.
     identity: Option<Identity>,
     /// The pages that are wanted, whether the file has them or not.
     wanted: Pages,
     /// Bytes that the budget has no room for.
     pub(super) left_out: u64,
-    /// Whether something went wrong.
+    /// Whether an error occurred.
     has_failed: bool,
     locked: Pages,
     locks: Vec<LockedPages>,
 }
 
 impl Held {
-    /// Locks pages of the file that `path` leads to, of `room` bytes at most, and says what went wrong.
+    /// Locks pages of the file that `path` leads to, of `room` bytes at most, and returns the errors.
     pub(super) fn lock(
         path: &Path,
         wanted: &Pages,

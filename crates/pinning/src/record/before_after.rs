@@ -1,4 +1,4 @@
-//! Recording without the kernel's events: what is in memory after the command and was not before.
+//! Recording without the kernel's events: the pages that are in memory after the command and were not before.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -77,7 +77,7 @@ pub(super) fn record(
     })
 }
 
-/// Returns whether some page of a file is in memory, or nobody knows (Linux before 6.5).
+/// Returns whether some page of a file is in memory, or that is unknown (Linux before 6.5).
 fn is_in_memory(path: &PathBuf) -> bool {
     let Ok(file) = File::open(path) else {
         return false;

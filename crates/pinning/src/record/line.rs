@@ -1,8 +1,8 @@
-//! A line of the kernel's trace: who touched which bytes of which file.
+//! A line of the kernel's trace: which process touched which bytes of which file.
 
 use std::ops::Range;
 
-/// The events that are asked for: a read through the page cache, a fault on a page that was not mapped, and the
+/// The events that are requested: a read through the page cache, a fault on a page that was not mapped, and the
 /// mapping of pages around one that was faulted on.
 pub(super) const EVENTS: [&str; 3] = [
     "mm_filemap_get_pages",
@@ -17,7 +17,7 @@ pub(super) struct Key {
     pub(super) inode: u64,
 }
 
-/// How precise it is what a line says.
+/// The precision of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Precision {
     /// These pages were touched.
@@ -45,9 +45,9 @@ pub(super) enum Said<'a> {
     Lost(u64),
 }
 
-/// Reads a line; `None` for one that is about something else.
+/// Parses a line; `None` for other events.
 ///
-/// A program can call itself what it likes, so what is looked for is looked for from the end.
+/// The name of a program is arbitrary, so fields are searched from the end.
 pub(super) fn parse(line: &str) -> Option<Said<'_>> {
     if let Some(rest) = line.strip_prefix("CPU:") {
         let (_, lost) = rest.split_once("[LOST ")?;

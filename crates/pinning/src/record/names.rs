@@ -1,4 +1,4 @@
-//! Which file is behind the numbers that a trace has of it.
+//! Resolves the device and inode numbers in a trace to files.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -14,8 +14,8 @@ use crate::pages::PAGE;
 /// The most files that are looked at.
 const FILES_MAX: usize = 4_000_000;
 
-/// Returns the regular files below some directories, each by one of its paths. Those that end while they are
-/// looked at are left out; so is what is mounted below.
+/// Returns the regular files below some directories, each by one of its paths. Files that disappear during
+/// the scan are left out; so are mounts below.
 ///
 /// # Errors
 /// If there are too many.

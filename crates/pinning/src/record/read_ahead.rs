@@ -1,6 +1,6 @@
-//! The kernel's read-ahead, switched off while it is recorded which pages a command touches.
+//! Switches the kernel's read-ahead off while the pages that a command touches are recorded.
 //!
-//! What it was is noted in a file first, so that the next recording can put it back if this one is killed.
+//! The former setting is written to a file first, so that the next recording can restore it if this one is killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg};
 /// The most bytes of the note that are read: a line for each disk.
 const NOTE_MAX: u64 = 64 << 10;
 
-/// Another recording has switched read-ahead off, and would put back what it was before this one.
+/// Another recording has switched read-ahead off, and will restore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another recording of pins is going on: wait until it has ended")]
 pub(super) struct Busy;
@@ -29,10 +29,10 @@ pub(super) struct ReadAheadOff {
 }
 
 impl ReadAheadOff {
-    /// Switches it off for the disks of these devices. `note` is where is noted what it was.
+    /// Switches it off for the disks of these devices. `note` is the file for the former settings.
     ///
     /// # Errors
-    /// [`Busy`], or if a disk has no such setting that can be changed.
+    /// [`Busy`], or if a disk has no such setting, or it cannot be changed.
     pub(super) fn of(devices: &[(u32, u32)], note: &Path) -> anyhow::Result<Self> {
         let mut settings = BTreeSet::new();
         for (major, minor) in devices {

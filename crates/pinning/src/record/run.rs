@@ -13,13 +13,13 @@ use rawio::pidfd::PidFd;
 
 /// How often it is looked whether the user gave up.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a command may take to end when it is told to.
+/// How long a command may take to end after the signal to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs a command until it ends, or until `limit` has passed: what takes longer has started then, and is ended.
+/// Runs a command until it ends, or until `limit` has passed: then its start is over, and it is ended.
 ///
 /// # Errors
-/// If it cannot be started, fails, or the user gives up.
+/// If it cannot be started, fails, or the user cancels.
 pub(super) fn run(
     command: &[OsString],
     limit: Option<Duration>,

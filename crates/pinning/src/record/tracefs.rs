@@ -1,4 +1,4 @@
-//! An instance of the kernel's tracer of our own, which hears what some processes and their children touch.
+//! A private instance of the kernel's tracer, which records the touches of some processes and their children.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -25,7 +25,7 @@ const PREFIX: &str = "yolofs-pin-";
 const BUFFER_KIB: &str = "4096";
 /// The most touches that are kept; what is touched again makes none.
 const TOUCHES_MAX: usize = 1_000_000;
-/// The most programs that are told apart.
+/// The most programs that are distinguished.
 const COMMANDS_MAX: usize = 4096;
 
 /// Pages that a thread touched for the first time, as far as is known.
@@ -40,7 +40,7 @@ pub(super) struct Touch {
     pub(super) precision: Precision,
 }
 
-/// What was heard.
+/// The recorded events.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     pub(super) touches: Vec<Touch>,
@@ -98,15 +98,15 @@ impl Heard {
 #[derive(Debug)]
 pub(super) struct TraceFs {
     path: PathBuf,
-    /// Ours, where none was mounted.
+    /// Our mount of it, if none existed.
     _mount: Option<DetachedMount>,
 }
 
 impl TraceFs {
-    /// Finds it, or mounts it for this process alone.
+    /// Finds tracefs, or mounts it for this process alone.
     ///
     /// # Errors
-    /// If the kernel has no such events, or the process may not ask for them.
+    /// If the kernel has no such events, or the process lacks the rights.
     pub(super) fn open() -> anyhow::Result<Self> {
         let has_events = |path: &Path| {
             EVENTS
@@ -222,7 +222,7 @@ impl Drop for Instance {
     }
 }
 
-/// What listens.
+/// The tracer while it records.
 #[derive(Debug)]
 pub(super) struct Listener {
     instance: Instance,
@@ -231,7 +231,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Stops listening, and returns what was heard.
+    /// Stops recording, and returns the events.
     ///
     /// # Errors
     /// If the trace could not be read.
@@ -259,7 +259,7 @@ impl Drop for Listener {
     }
 }
 
-/// Reads the trace until it is told to stop and nothing is left.
+/// Reads the trace until it is stopped and nothing is left to read.
 fn read_all(mut pipe: File, stop: &Interrupt, own_thread: u32) -> io::Result<Heard> {
     let mut heard = Heard::default();
     let mut buffer = vec![0; 64 << 10];

@@ -1,6 +1,6 @@
-//! What a new process does: system calls, and nothing else.
+//! The steps of a new process: system calls, and nothing else.
 //!
-//! The process is a copy of one that may have had threads, whose locks nobody will ever release.
+//! The process is a copy of one that may have had threads, whose locks are never released.
 //! Nothing here allocates, formats or panics.
 
 use std::ffi::CStr;
@@ -9,7 +9,7 @@ use std::ptr::{null, null_mut};
 
 use super::{Instruction, OwnMount, Step};
 
-/// What tells of a failure: which step it was and the number of the error.
+/// The report of a failure: the index of the step and the error number.
 pub(super) const REPORT_BYTES: usize = 8;
 
 /// Pointers to strings as `execve(2)` takes them, made before the process.
@@ -50,7 +50,7 @@ impl Pointers {
 /// How long a process waits for a byte.
 const AWAIT_MILLIS: i32 = 30_000;
 
-/// Takes a report apart.
+/// Decodes a report.
 pub(super) fn read_report(report: [u8; REPORT_BYTES]) -> (usize, i32) {
     let [a, b, c, d, e, f, g, h] = report;
     let index = u32::from_le_bytes([a, b, c, d]);
@@ -58,7 +58,7 @@ pub(super) fn read_report(report: [u8; REPORT_BYTES]) -> (usize, i32) {
     (usize::try_from(index).unwrap_or(usize::MAX), errno)
 }
 
-/// Does what the steps say. If one fails, tells of it through `tell` and ends.
+/// Runs the steps. If one fails, reports it through `tell` and ends.
 pub(super) fn carry_out(steps: &[Step<'_>], pointers: &mut Pointers, mut tell: RawFd) -> ! {
     reset_signals();
     let mut index: u32 = 0;
@@ -78,7 +78,7 @@ pub(super) fn carry_out(steps: &[Step<'_>], pointers: &mut Pointers, mut tell: R
     }
 }
 
-/// Takes steps that leave the process what it is.
+/// Runs steps that do not replace the process's program or descriptors.
 pub(super) fn take(steps: &[Step<'_>]) -> std::io::Result<()> {
     let mut pointers = Pointers::of(&[]);
     for step in steps {

@@ -10,18 +10,18 @@ use super::{DetachedMount, Forbids, owned};
 /// Which mounts a change is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// This one.
+    /// This mount only.
     One,
     /// This one and all that lie on it.
     All,
 }
 
-/// What a mount hears of what is mounted and unmounted below the one that it was copied from.
+/// The propagation of a mount that was copied from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// Nothing.
+    /// None.
     Private,
-    /// All of it, and tells nothing.
+    /// Mounts and unmounts below the original appear in it, and not the other way round.
     Slave,
 }
 
@@ -37,11 +37,11 @@ pub enum AccessTimes {
 }
 
 impl DetachedMount {
-    /// Returns a copy of the mount that `file` is open on, which may be a single file; with those that lie
-    /// on it if `scope` says so. It takes part in propagation as the original does.
+    /// Returns a copy of the mount that `file` is open on, which may be a single file; with the mounts on
+    /// it if `scope` includes them. Its propagation is that of the original.
     ///
     /// # Errors
-    /// If `file` is in another namespace of mounts.
+    /// If `file` is in another mount namespace.
     pub fn copy_tree_of(file: BorrowedFd<'_>, scope: Scope) -> io::Result<Self> {
         let clone = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
         let flags = clone | libc::AT_EMPTY_PATH.cast_unsigned() | recursive(scope);
@@ -52,10 +52,10 @@ impl DetachedMount {
         unsafe { owned(fd) }.map(Self)
     }
 
-    /// Changes how mounts take part in propagation.
+    /// Changes the propagation of mounts.
     ///
     /// # Errors
-    /// If the process may not.
+    /// If the process lacks the right.
     pub fn propagate(&self, how: Propagation, scope: Scope) -> io::Result<()> {
         let propagation = match how {
             Propagation::Private => libc::MS_PRIVATE,
@@ -64,18 +64,18 @@ impl DetachedMount {
         self.change_attributes(0, 0, propagation, scope)
     }
 
-    /// Forbids some things, and permits others, on this mount alone.
+    /// Sets some restrictions, and clears others, on this mount alone.
     ///
     /// # Errors
-    /// If the process may not.
+    /// If the process lacks the right.
     pub fn set(&self, forbids: Forbids, permits: Forbids) -> io::Result<()> {
         self.change_attributes(forbids.bits(), permits.bits(), 0, Scope::One)
     }
 
-    /// Says when access times are written.
+    /// Sets when access times are updated.
     ///
     /// # Errors
-    /// If the process may not.
+    /// If the process lacks the right.
     pub fn keep_access_times(&self, when: AccessTimes) -> io::Result<()> {
         let set = match when {
             AccessTimes::Relative => libc::MOUNT_ATTR_RELATIME,

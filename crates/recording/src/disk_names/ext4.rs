@@ -1,4 +1,4 @@
-//! Which files of an ext4 file system have some blocks, asked of e2fsprogs' `debugfs`.
+//! Finds the files of an ext4 file system that contain some blocks, with e2fsprogs' `debugfs`.
 
 use std::collections::HashMap;
 use std::fs::File;

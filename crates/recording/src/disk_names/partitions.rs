@@ -16,7 +16,7 @@ const GPT_ENTRY_MAX: u32 = 4096;
 /// Where the first super block of ext2, ext3 and ext4 has its magic number.
 const EXT4_MAGIC_AT: u64 = 1024 + 56;
 
-/// File systems that can be told by a few bytes at a place of theirs.
+/// File systems that can be recognised by a few bytes at a fixed offset.
 const FILE_SYSTEMS: [(&str, u64, &[u8]); 6] = [
     ("ext4", EXT4_MAGIC_AT, &[0x53, 0xef]),
     ("xfs", 0, b"XFSB"),

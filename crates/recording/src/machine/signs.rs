@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 /// How long one look for the banner of SSH may take. QEMU takes the connection before the guest does.
 const BANNER_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How often the guest agent is called; it answers the first call that it hears.
+/// How often the guest agent is called; it answers the first call that it receives.
 const CALL_EVERY: Duration = Duration::from_millis(500);
 
 /// Longest message of QEMU or the guest agent that is understood.
@@ -23,9 +23,9 @@ const MESSAGE_MAX: usize = 64 << 10;
 pub enum MachineSign {
     /// The SSH server of the guest greets.
     Ssh,
-    /// QEMU tells of this event, such as `NIC_RX_FILTER_CHANGED`.
+    /// QEMU sends this event, such as `NIC_RX_FILTER_CHANGED`.
     QmpEvent(String),
-    /// The guest agent answers.
+    /// The guest agent responds.
     GuestAgent,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Signs {
     ssh: Option<u16>,
     qmp: PathBuf,
     agent: PathBuf,
-    /// The conversation with QEMU or the agent, once it has begun.
+    /// The connection to QEMU or the agent, once it is established.
     talk: Mutex<Option<Talk>>,
 }
 
@@ -92,7 +92,7 @@ impl Signs {
 }
 
 impl Talk {
-    /// Connects; `None` if nobody listens yet.
+    /// Connects; `None` if no process listens yet.
     fn with(path: &PathBuf) -> Option<Self> {
         let stream = UnixStream::connect(path).ok()?;
         stream.set_nonblocking(true).ok()?;

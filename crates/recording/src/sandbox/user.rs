@@ -31,7 +31,7 @@ pub fn resolve(root: &Path, text: &str) -> anyhow::Result<Ids> {
     find(&users, &groups, text).with_context(|| format!("looking for the user {text:?}"))
 }
 
-/// A root without the file knows nobody by name.
+/// A root without the file has no user names.
 fn read(root: &Path, name: &str) -> String {
     let mut text = Vec::new();
     if let Ok(file) = File::open(root.join(name)) {

@@ -25,7 +25,7 @@ pub(super) fn across(part: f64) -> String {
     format!("{percent:.2}%")
 }
 
-/// Writes a picture, with words for those who do not see it.
+/// Writes a picture, with a text alternative.
 pub(super) fn picture(
     out: &mut Markup,
     height: u32,
@@ -136,7 +136,7 @@ pub(super) fn time_axis(out: &mut Markup, end_ms: f64, (top, bottom): (f64, f64)
     level(out, "base", bottom, (0.0, 1.0));
 }
 
-/// Writes lines across for `most` at `top` and for half of it, and says above how much that is.
+/// Writes lines across for `most` at `top` and for half of it, with labels.
 pub(super) fn byte_axis(out: &mut Markup, most: u64, (top, bottom): (f64, f64)) {
     for y in [top, f64::midpoint(top, bottom)] {
         level(out, "grid", y, (0.0, 1.0));

@@ -140,7 +140,7 @@ fn listed<'a>(things: impl ExactSizeIterator<Item = &'a str>) -> String {
     text
 }
 
-/// Says how much of what boots read is the same every time.
+/// Writes how much of the reads of boots is the same every time.
 pub(super) fn stability(out: &mut Markup, image: &ImageReport) {
     if image.recording.runs < 2 {
         let words = "One run was recorded: whether the next one reads the same, nobody knows. \

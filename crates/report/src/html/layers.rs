@@ -1,4 +1,4 @@
-//! What each layer costs.
+//! The cost of each layer.
 
 use super::chart::{self, Bar, OWN_COLOURS, colour};
 use super::markup::Markup;

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Numbers, formatted for people.
 
 /// Returns an amount of bytes with a unit that suits it: `41.2 MiB`. Cut, not rounded, as in all that
 /// the programs print.
@@ -68,7 +68,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     format!("{}.{} %", thousandths / 10, thousandths % 10)
 }
 
-/// Returns how many times one is the other: `12.3×`; nothing if the other is none.
+/// Returns the ratio of both: `12.3×`; `None` if the other is zero.
 pub(super) fn times(number: f64, of: f64) -> Option<String> {
     let ratio = number / of;
     let digits = if ratio < 9.95 { 2 } else { 1 };

@@ -1,4 +1,4 @@
-//! What was read: which files, where, of which kind.
+//! The reads: which files, where, of which kind.
 
 use super::chart::colour;
 use super::markup::Markup;

@@ -25,7 +25,7 @@ impl Section {
     }
 }
 
-/// Writes a page. What `write` makes of a section without an id stands before all others.
+/// Writes a page. A section of `write` without an id comes before all others.
 pub(super) fn page(
     title: &str,
     kind: &str,

@@ -1,21 +1,21 @@
-//! Tables: headings, cells, and what is left out.
+//! Tables: headings, cells, and the number of omitted rows.
 
 use super::chart::{self, Bar};
 use super::markup::Markup;
 use super::numbers;
 
-/// A column's heading, and how its cells stand.
+/// A column's heading, and the alignment of its cells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column(pub(super) &'static str, pub(super) Alignment);
 
-/// How the cells of a column stand.
+/// The alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alignment {
-    /// At the left: words.
+    /// At the left: text.
     Left,
     /// At the right: numbers.
     Right,
-    /// At the left, and as wide as there is room: names of files, bars.
+    /// At the left, and as wide as possible: names of files, bars.
     Wide,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn row(out: &mut Markup, cells: impl FnOnce(&mut Markup)) {
     out.tag("tr", &[], cells);
 }
 
-/// Writes a cell with words.
+/// Writes a cell with text.
 pub(super) fn words(out: &mut Markup, text: &str) {
     out.leaf("td", &[], text);
 }
@@ -123,7 +123,7 @@ pub(super) fn name(out: &mut Markup, text: &str) {
     });
 }
 
-/// Says how many things are not shown, if any.
+/// Writes how many items are not shown, if any.
 pub(super) fn more(out: &mut Markup, all: u64, shown: usize, thing: &str) {
     let left = all.saturating_sub(shown as u64);
     if left > 0 {

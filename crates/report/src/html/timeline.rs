@@ -61,7 +61,7 @@ struct View<'a> {
     timeline: &'a Timeline,
     end_ms: f64,
     slice_ms: f64,
-    /// Milliseconds to readiness, if it was noted: the median of the runs.
+    /// Milliseconds to readiness, if recorded: the median of the runs.
     ready_ms: Option<f64>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> View<'a> {
         });
     }
 
-    /// The sum so far, as steps. Layers are not told apart: their shares are in the columns.
+    /// The sum so far, as steps. Layers are not distinguished: their shares are in the columns.
     fn total(&self, out: &mut Markup) {
         let all = sum(self.timeline.moments.iter().map(bytes)).max(1);
         let words = format!(

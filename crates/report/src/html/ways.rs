@@ -1,4 +1,4 @@
-//! The same boot in every way that was measured: how long, and what it waited for.
+//! The same boot in every measured way: its duration, and its waits.
 
 use super::chart::{self, Bar};
 use super::markup::Markup;

@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::{ServedFrom, WayReport};
 
-/// A sample. What a bench says beyond this is not looked at; what it does not say is left out.
+/// A sample. Other fields are ignored; missing ones are left out.
 #[derive(Debug, Deserialize)]
 pub(super) struct Sample {
     /// What booted, if it is a container image.
     image: Option<Value>,
     /// What booted, if it is something else.
     subject: Option<Value>,
-    /// Who started it.
+    /// The engine that started it.
     engine: Option<Value>,
     /// What the disk did meanwhile.
     disk: Option<Value>,

@@ -1,4 +1,4 @@
-//! Which devices a container may use, as a program of the kernel's that is asked each time.
+//! Access to devices, as a BPF program that the kernel runs for each open.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::{Result, at};
 use crate::plan::devices::{DeviceAccess, Kind, Rule};
 
-/// Has the kernel ask for each device.
+/// Attaches the program to the group.
 pub(super) fn filter(dir: &Path, access: &DeviceAccess) -> Result<()> {
     if access.is_open && access.exceptions.is_empty() {
         return Ok(());

@@ -160,7 +160,7 @@ const fn weight(shares: u64) -> u64 {
     1 + ((shares - 2) * 9999) / 262_142
 }
 
-/// A new group of `cpuset` has no processors at all, and nobody can enter it, until it is given some.
+/// Copies the processors of the parent to a new group of `cpuset`, which has none, so that processes can enter it.
 pub(super) fn inherit_cpuset(dir: &Path, path: &Path) -> Result<()> {
     let depth = path.components().count().saturating_sub(1);
     let way: Vec<_> = dir.ancestors().take(depth).collect();

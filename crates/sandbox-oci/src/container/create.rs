@@ -1,4 +1,4 @@
-//! A container is made: its groups, its first process, and what is kept of both.
+//! Making a container: its groups, its first process, and its state file.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -34,10 +34,10 @@ pub struct Creation {
     pub console_socket: Option<PathBuf>,
 }
 
-/// Makes a container, up to the moment before its program.
+/// Makes a container, up to the moment before its program starts.
 ///
 /// # Errors
-/// [`OciError::NotHonoured`] if its specification asks for what is not honoured: then nothing was done.
+/// [`OciError::NotHonoured`] if its specification has fields that are not honoured: then nothing was done.
 pub fn create(root: &Path, creation: &Creation) -> Result<()> {
     let path = creation.bundle.join("config.json");
     let specification = read(&path)?;

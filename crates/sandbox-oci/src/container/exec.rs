@@ -20,7 +20,7 @@ use crate::seccomp::Filter;
 use crate::state::{Saved, Status};
 use crate::{console, identity};
 
-/// What is executed.
+/// The parameters of an execution.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
     /// The container.
@@ -33,7 +33,7 @@ pub struct Execution {
     pub variables: Vec<String>,
     /// Where it starts, if elsewhere.
     pub directory: Option<PathBuf>,
-    /// Its user and group, if others.
+    /// Its user and group, if they differ.
     pub user: Option<(u32, u32)>,
     /// Whether it has a terminal.
     pub terminal: bool,
@@ -41,14 +41,14 @@ pub struct Execution {
     pub pid_file: Option<PathBuf>,
     /// Where its terminal is sent.
     pub console_socket: Option<PathBuf>,
-    /// Whether it is left running. Otherwise its end is waited for.
+    /// Whether the caller does not wait for its end.
     pub is_left: bool,
 }
 
-/// Executes something in a container. Returns how it ended, if that was waited for.
+/// Executes a program in a container. Returns how it ended, if the caller waits for that.
 ///
 /// # Errors
-/// If the container does not run; or if the process asks for what is not honoured, which `runc` cannot help with.
+/// If the container does not run; or if the process has fields that are not honoured, where `runc` cannot help.
 pub fn exec(root: &Path, execution: &Execution) -> Result<Option<u8>> {
     let (home, saved) = running(root, &execution.id)?;
     let first = match home.status(&saved)? {

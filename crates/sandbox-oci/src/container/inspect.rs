@@ -1,4 +1,4 @@
-//! What is told of containers.
+//! The state of containers, for engines and users.
 
 use std::io;
 use std::path::Path;
@@ -31,9 +31,9 @@ pub fn processes(root: &Path, id: &str) -> Result<Vec<u32>> {
 /// The containers of a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Listed {
-    /// The states of ours.
+    /// The states of containers of this program.
     pub ours: Vec<Value>,
-    /// Whether there are others.
+    /// Whether there are containers of `runc`.
     pub has_others: bool,
 }
 

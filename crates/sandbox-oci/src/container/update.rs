@@ -10,10 +10,10 @@ use crate::error::{OciError, Result};
 use crate::honoured;
 use crate::plan::resources;
 
-/// Sets the limits that are said, and leaves the others. Devices are never changed.
+/// Sets the given limits, and leaves the others. Devices are never changed.
 ///
 /// # Errors
-/// If limits are among them that are not honoured: then nothing was changed.
+/// If some of the limits are not honoured: then nothing was changed.
 pub fn update(root: &Path, id: &str, limits: &Value) -> Result<()> {
     let (_, saved) = running(root, id)?;
     let limits = &said(limits.clone());

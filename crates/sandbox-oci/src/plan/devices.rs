@@ -1,4 +1,4 @@
-//! Devices of a container: nodes, and who may open which.
+//! Devices of a container: nodes, and the access to devices.
 
 use std::path::PathBuf;
 
@@ -9,22 +9,22 @@ use super::{Reasons, is_plain};
 /// What kind of device a node leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Of characters.
+    /// A character device.
     Character,
-    /// Of blocks.
+    /// A block device.
     Block,
 }
 
-/// A node.
+/// A device node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Where.
+    /// Its path.
     pub path: PathBuf,
-    /// Of which kind of device; `None` is a pipe with a name.
+    /// The kind of device; `None` for a named pipe.
     pub kind: Option<Kind>,
-    /// Its numbers.
+    /// The major number.
     pub major: u64,
-    /// Its numbers.
+    /// The minor number.
     pub minor: u64,
     /// Its mode.
     pub mode: u32,
@@ -70,9 +70,9 @@ pub(super) fn nodes(devices: &[LinuxDevice], reasons: &mut Reasons) -> Vec<Node>
 pub type Access = u32;
 /// To make a node of it.
 pub const MAKE: Access = 1;
-/// To read from it.
+/// Reading.
 pub const READ: Access = 2;
-/// To write to it.
+/// Writing.
 pub const WRITE: Access = 4;
 
 /// A rule about one device, or all of a kind, or all with a number.
@@ -80,15 +80,15 @@ pub const WRITE: Access = 4;
 pub struct Rule {
     /// The kind.
     pub kind: Kind,
-    /// Its number, or all.
+    /// The major number; `None` for all.
     pub major: Option<u32>,
-    /// Its number, or all.
+    /// The minor number; `None` for all.
     pub minor: Option<u32>,
     /// What the rule is about.
     pub access: Access,
 }
 
-/// Who may open which devices.
+/// The access to devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceAccess {
     /// Whether everything is allowed that has no rule; otherwise, nothing is.

@@ -1,4 +1,4 @@
-//! What is mounted in a container.
+//! The mounts of a container.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use rawio::mount::{AccessTimes, Forbids, Propagation, Scope};
 
 use super::{Reasons, is_plain};
 
-/// What is mounted.
+/// The content of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A directory or a file of the machine.
     Bind {
         /// Which: absolute, or relative to the bundle.
         source: PathBuf,
-        /// Whether what is mounted on it comes with it.
+        /// Whether mounts below it are included.
         scope: Scope,
     },
     /// A new file system of a type, with parameters.
@@ -23,7 +23,7 @@ pub enum Content {
         kind: &'static str,
         /// What the table of mounts calls its source.
         source: String,
-        /// Its parameters.
+        /// Its options.
         parameters: Vec<(String, String)>,
     },
     /// The container's own control groups, however the machine has them.
@@ -35,15 +35,15 @@ pub enum Content {
 pub struct MountPlan {
     /// Where: looked up below the new root, whatever links are there.
     pub destination: PathBuf,
-    /// What.
+    /// Its content.
     pub content: Content,
-    /// What it forbids.
+    /// The flags that it sets.
     pub forbids: Forbids,
-    /// What it permits that its source may forbid.
+    /// The flags of its source that it clears.
     pub permits: Forbids,
-    /// When access times are written, if that was said.
+    /// When access times are updated, if given.
     pub times: Option<AccessTimes>,
-    /// What it hears of mounts of the machine.
+    /// Its propagation of the machine's mounts.
     pub propagation: Option<(Propagation, Scope)>,
 }
 
@@ -166,7 +166,7 @@ impl MountPlan {
     }
 
     /// What the kernel shows of itself is not covered by anything else: a file there that is something
-    /// else misleads whoever writes to it.
+    /// else misleads the programs that write to it.
     fn has_a_good_place(&self) -> bool {
         let path = &self.destination;
         let own = match &self.content {

@@ -16,24 +16,24 @@ use crate::honoured;
 pub struct Rights {
     /// What no program of it may have beyond.
     pub bounding: caps::CapsHashSet,
-    /// What counts.
+    /// The effective set.
     pub effective: caps::CapsHashSet,
-    /// What it may have count.
+    /// The permitted set.
     pub permitted: caps::CapsHashSet,
-    /// What programs may take over that say so.
+    /// The inheritable set.
     pub inheritable: caps::CapsHashSet,
-    /// What programs take over that are not told to.
+    /// The ambient set.
     pub ambient: caps::CapsHashSet,
 }
 
-/// A program, and what it is allowed.
+/// A program, and its rights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessPlan {
     /// Its arguments; the first is the program.
     pub arguments: Vec<String>,
     /// Its variables.
     pub variables: Vec<String>,
-    /// Where it starts.
+    /// Its working directory.
     pub directory: PathBuf,
     /// Its user.
     pub uid: u32,
@@ -43,7 +43,7 @@ pub struct ProcessPlan {
     pub groups: Vec<u32>,
     /// The mode that its files do not get.
     pub umask: u32,
-    /// Its rights; none said is none.
+    /// Its capabilities; none if not given.
     pub rights: Rights,
     /// Its limits: soft and hard.
     pub limits: BTreeMap<LimitName, (u64, u64)>,
@@ -93,7 +93,7 @@ impl ProcessPlan {
     /// Translates the process of a specification, as `exec --process` has it.
     ///
     /// # Errors
-    /// If it asks for what is not honoured.
+    /// If it has fields that are not honoured.
     pub fn new(process: &Value) -> Result<Self> {
         let mut reasons = honoured::unhonoured_below("process", process);
         let parsed: std::result::Result<Process, _> = serde_json::from_value(process.clone());

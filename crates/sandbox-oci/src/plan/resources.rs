@@ -5,7 +5,7 @@ use oci_spec::runtime::LinuxResources;
 use super::Reasons;
 use super::devices::{self, DeviceAccess};
 
-/// Limits. What is not said is not bounded.
+/// Limits. An absent one is unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Bytes of memory; -1 is no limit.
@@ -30,7 +30,7 @@ pub struct Resources {
     pub devices: DeviceAccess,
 }
 
-/// Translates limits. Zero is how engines say nothing.
+/// Translates limits. For engines zero means absent.
 pub fn translate(resources: Option<&LinuxResources>, reasons: &mut Reasons) -> Resources {
     let empty = LinuxResources::default();
     let given = resources.unwrap_or(&empty);

@@ -11,7 +11,7 @@ use super::file_system;
 use super::place::find;
 use crate::error::{Result, at};
 
-/// Has nobody write below a path, if it is there.
+/// Makes a path read-only, if it exists.
 pub(super) fn make_read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let failed = || at("making read-only", path);
     let target = match find(root, path) {
@@ -25,7 +25,7 @@ pub(super) fn make_read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
     copy.attach(target.as_fd()).map(drop).map_err(failed())
 }
 
-/// Covers a path, if it is there: a directory by an empty one, anything else by `/dev/null` of the machine.
+/// Masks a path, if it exists: a directory by an empty one, anything else by `/dev/null` of the machine.
 pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, null: BorrowedFd<'_>) -> Result<()> {
     let failed = || at("masking", path);
     let target = match find(root, path) {

@@ -18,7 +18,7 @@ pub(super) enum Shape {
     File,
 }
 
-/// Opens a place below `root`, and makes it if it is not there.
+/// Opens a place below `root`, and creates it if it is missing.
 pub(super) fn place(root: BorrowedFd<'_>, path: &Path, shape: Shape) -> Result<OwnedFd> {
     let found = match find(root, path) {
         Ok(found) => found,
@@ -36,8 +36,8 @@ pub(super) fn place(root: BorrowedFd<'_>, path: &Path, shape: Shape) -> Result<O
     Ok(found)
 }
 
-/// Opens a directory below `root` whose path has no links, and makes it if it is not there. Where the kernel's own
-/// file systems are mounted, programs trust what they find: no image moves these elsewhere (CVE-2019-19921).
+/// Opens a directory below `root` whose path has no links, and creates it if it is missing. Programs trust the
+/// kernel's own file systems at their places: no image may move these elsewhere (CVE-2019-19921).
 pub(super) fn place_without_links(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     match find_by(root, path, ResolveFlag::RESOLVE_NO_SYMLINKS) {
         Ok(found) => Ok(found),

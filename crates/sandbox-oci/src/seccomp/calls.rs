@@ -1,6 +1,6 @@
 //! Numbers of system calls, by name and by processor.
 
-/// Whose numbers calls have.
+/// The architecture that numbers of calls belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arch {
     X86_64,
@@ -11,7 +11,7 @@ pub(crate) enum Arch {
     Arm,
 }
 
-/// The bit that tells calls of x32 from those of `x86_64`, and the calls that have other numbers besides.
+/// The bit that distinguishes calls of x32 from those of `x86_64`, and the calls that have other numbers besides.
 pub(crate) const X32_BIT: u32 = 0x4000_0000;
 const X32_OWN: &[&str] = &[
     "rt_sigaction",
@@ -121,7 +121,7 @@ impl Arch {
         u32::try_from(number).ok()
     }
 
-    /// Returns the number of the call that others are also made by, if this is one of those.
+    /// Returns the number of the multiplexing call (such as `socketcall`) that also does this one, if there is one.
     pub(crate) fn common_door(self, name: &str) -> Option<u32> {
         let door = match self {
             Self::X86 if BY_SOCKETCALL.contains(&name) => "socketcall",

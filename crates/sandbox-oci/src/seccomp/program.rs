@@ -10,10 +10,9 @@ use super::{Action, KILL_THREAD};
 #[derive(Debug)]
 pub(super) enum Decision {
     Always(Action),
-    /// If all conditions of one alternative hold.
+    /// The action of the alternative whose conditions all hold.
     If {
-        alternatives: Vec<Vec<LinuxSeccompArg>>,
-        then: Action,
+        alternatives: Vec<(Vec<LinuxSeccompArg>, Action)>,
         otherwise: Action,
     },
 }
@@ -62,7 +61,7 @@ const IF_GREATER: u16 = 0x25;
 const IF_AT_LEAST: u16 = 0x35;
 const GO: u16 = 0x05;
 
-/// Puts the program together. `None` if a part is longer than it may be.
+/// Assembles the program. `None` if a part is longer than it may be.
 pub(super) fn whole(sections: &[Section]) -> Option<Code> {
     let mut code = vec![load(ARCH_AT)];
     let mut numbers: Vec<_> = sections.iter().map(|at| at.arch.audit_number()).collect();
@@ -169,16 +168,15 @@ fn tree(segments: &[Segment]) -> Code {
 }
 
 fn decided(decision: &Decision) -> Option<Code> {
-    let (alternatives, then, otherwise) = match decision {
+    let (alternatives, otherwise) = match decision {
         Decision::Always(action) => return Some(vec![answer(*action)]),
         Decision::If {
             alternatives,
-            then,
             otherwise,
-        } => (alternatives, then, otherwise),
+        } => (alternatives, otherwise),
     };
     let mut code = Code::new();
-    for conditions in alternatives {
+    for (conditions, then) in alternatives {
         // From the last one, since each jumps over all that come after it.
         let mut whole = vec![answer(*then)];
         for condition in conditions.iter().rev() {

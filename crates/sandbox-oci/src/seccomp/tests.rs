@@ -133,13 +133,60 @@ fn what_cannot_be_said_is_refused() {
             json!({"names": ["read"], "action": allow, "args": [{"index": 6, "value": 0, "op": "SCMP_CMP_EQ"}]}),
         ),
         json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
-            {"names": ["read"], "action": allow},
+            {"names": ["read"], "action": allow, "args": [{"index": 1, "value": 0, "op": "SCMP_CMP_EQ"}]},
             {"names": ["read"], "action": "SCMP_ACT_KILL", "args": [{"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}]}]}),
+        json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
+            {"names": ["read"], "action": allow, "args": [{"index": 0, "value": 7, "op": "SCMP_CMP_LE"}]},
+            {"names": ["read"], "action": "SCMP_ACT_KILL", "args": [{"index": 0, "value": 7, "op": "SCMP_CMP_GE"}]}]}),
         json!({"defaultAction": "SCMP_ACT_ERRNO", "architectures": ["SCMP_ARCH_X86"], "syscalls": [
             {"names": ["socket"], "action": allow}]}),
     ];
     for seccomp in refused {
         assert!(filter(seccomp.clone()).is_err(), "{seccomp}");
+    }
+}
+
+/// What libseccomp makes of several rules about one call, as its `export_pfc` shows: podman's default filter has such.
+#[test]
+fn the_first_rule_without_conditions_decides_and_others_where_they_hold() {
+    let (allow, errno) = ("SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO");
+    let equal =
+        |index: u32, value: u64| json!({"index": index, "value": value, "op": "SCMP_CMP_EQ"});
+    let not = |index: u32, value: u64| json!({"index": index, "value": value, "op": "SCMP_CMP_NE"});
+    let filter = filter(json!({
+        "defaultAction": errno, "defaultErrnoRet": 38,
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+        "syscalls": [
+            {"names": ["setns", "socketcall", "openat"], "action": allow},
+            {"names": ["setns"], "action": errno, "errnoRet": 1},
+            {"names": ["bpf"], "action": errno, "errnoRet": 1},
+            {"names": ["bpf"], "action": allow},
+            {"names": ["openat"], "action": errno, "errnoRet": 2, "args": [equal(0, 3)]},
+            {"names": ["close"], "action": errno, "errnoRet": 2, "args": [equal(0, 3)]},
+            {"names": ["close"], "action": allow},
+            {"names": ["socket"], "action": errno, "errnoRet": 22, "args": [equal(0, 16), equal(2, 9)]},
+            {"names": ["socket"], "action": allow, "args": [not(2, 9)]},
+            {"names": ["socket"], "action": allow, "args": [not(0, 16)]},
+        ],
+    }))
+    .unwrap();
+    let call = |arch: Arch, name: &str, args: [u64; 6]| {
+        run(
+            &filter,
+            arch.audit_number(),
+            arch.number(name).unwrap(),
+            args,
+        )
+    };
+    for arch in [Arch::X86_64, Arch::X32, Arch::X86] {
+        assert_eq!(call(arch, "setns", [0; 6]), ALLOW);
+        assert_eq!(call(arch, "bpf", [0; 6]), ERRNO | EPERM);
+        assert_eq!(call(arch, "openat", [3, 0, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(call(arch, "close", [3, 0, 0, 0, 0, 0]), ALLOW);
+        let audit = call(arch, "socket", [16, 3, 9, 0, 0, 0]);
+        assert_eq!(audit, ERRNO | 22);
+        assert_eq!(call(arch, "socket", [16, 3, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(call(arch, "socket", [2, 3, 9, 0, 0, 0]), ALLOW);
     }
 }
 
@@ -196,35 +243,48 @@ proptest! {
     fn the_program_does_what_the_rules_say(
         rules in prop::collection::vec(
             (prop::sample::select(vec!["read", "write", "openat", "close", "bpf", "execve"]),
-             prop::collection::vec(condition(), 0..4)),
+             prop::collection::vec(condition(), 0..4),
+             prop::sample::select(vec![1, 2])),
             0..12,
         ),
         args in prop::array::uniform6(word()),
         asked in prop::sample::select(vec!["read", "write", "openat", "close", "bpf", "execve", "mmap"]),
     ) {
-        let of_rules: Vec<_> = rules.iter().map(|(name, conditions)| {
+        let of_rules: Vec<_> = rules.iter().map(|(name, conditions, errno)| {
             let args: Vec<_> = conditions.iter().map(|at| json!({
                 "index": at.index, "value": at.value, "valueTwo": at.two, "op": at.operator,
             })).collect();
-            json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args})
+            json!({"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": errno, "args": args})
         }).collect();
-        let filter = filter(json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": of_rules})).unwrap();
         let number = Arch::NATIVE.number(asked).unwrap();
-        let most = rules.iter().filter_map(|(name, _)| Arch::NATIVE.number(name)).max();
-        let allowed = rules.iter().any(|(name, conditions)| {
-            let twice = conditions.iter().any(|at| {
-                conditions.iter().filter(|other| other.index == at.index).count() > 1
-            });
-            let holds = match twice {
-                true => conditions.iter().any(|at| at.holds(args)),
-                false => conditions.iter().all(|at| at.holds(args)),
-            };
-            *name == asked && holds
-        });
-        let expected = match (allowed, most) {
-            (true, _) => ALLOW,
-            (false, Some(most)) if number > most => ERRNO | ENOSYS,
-            (false, _) => ERRNO | EPERM,
+        let most = rules.iter().filter_map(|(name, ..)| Arch::NATIVE.number(name)).max();
+        let of_call = || rules.iter().filter(|(name, ..)| *name == asked);
+        let decided: std::collections::BTreeSet<u32> = match of_call().find(|(_, conditions, _)| conditions.is_empty()) {
+            Some((.., errno)) => [*errno].into(),
+            None => of_call().filter(|(_, conditions, _)| {
+                let twice = conditions.iter().any(|at| {
+                    conditions.iter().filter(|other| other.index == at.index).count() > 1
+                });
+                match twice {
+                    true => conditions.iter().any(|at| at.holds(args)),
+                    false => conditions.iter().all(|at| at.holds(args)),
+                }
+            }).map(|(.., errno)| *errno).collect(),
+        };
+        let made = filter(json!({
+            "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 77, "syscalls": of_rules,
+        }));
+        // Where rules contradict each other for some arguments, the filter is refused whatever the arguments.
+        let Ok(filter) = made else {
+            let actions: std::collections::BTreeSet<_> = rules.iter().map(|(.., errno)| errno).collect();
+            prop_assert!(actions.len() > 1);
+            return Ok(());
+        };
+        prop_assert!(decided.len() <= 1);
+        let expected = match (decided.first(), most) {
+            (Some(errno), _) => ERRNO | errno,
+            (None, Some(most)) if number > most => ERRNO | ENOSYS,
+            (None, _) => ERRNO | 77,
         };
         prop_assert_eq!(run(&filter, Arch::NATIVE.audit_number(), number, args), expected);
     }

@@ -1,4 +1,4 @@
-//! Where connections come from.
+//! Listeners: the unix socket and the TCP port.
 
 use std::io;
 
@@ -10,19 +10,19 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// What is listened on.
+/// A listener.
 #[derive(Debug)]
 pub(super) enum Listener {
-    /// The unix socket: all may be asked, by root and the user of this process.
+    /// The unix socket: all requests, from root and the user of this process.
     Own(tokio::net::UnixListener),
-    /// A port: handlers may be called, by whoever reaches it.
+    /// A port: calls of handlers, from all clients.
     Front(tokio::net::TcpListener),
 }
 
-/// Who has connected.
+/// The client of a connection.
 pub(super) struct Peer {
     pub(super) stream: Box<dyn Stream>,
-    /// Why it may not ask.
+    /// Why it is refused.
     pub(super) admitted: Result<(), String>,
     pub(super) is_front: bool,
 }

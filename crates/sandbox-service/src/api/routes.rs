@@ -1,4 +1,4 @@
-//! What can be asked, and what is answered.
+//! The routes, and their handlers.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -14,7 +14,7 @@ use crate::Daemon;
 use crate::bodies::{ErrorBody, Exec};
 use crate::metrics;
 
-/// A whole answer.
+/// A complete response.
 pub(super) type Answer = Response<Full<Bytes>>;
 
 /// Why a request was not done.
@@ -97,7 +97,7 @@ impl From<CallError> for Refusal {
     }
 }
 
-/// Whoever asks sees no log.
+/// Returns an error with its causes, since clients do not see the log.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
@@ -108,7 +108,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     message
 }
 
-/// Finds what is asked for, and does it.
+/// Finds the route of a request, and handles it.
 pub(super) fn answer(
     daemon: &Daemon,
     method: &Method,
@@ -185,7 +185,7 @@ pub(super) fn answer(
     }
 }
 
-/// What anybody may ask who reaches the front: that a handler handles an event.
+/// The requests that clients of the port may send: calls of handlers.
 pub(super) fn front_answer(
     daemon: &Daemon,
     method: &Method,
@@ -212,7 +212,7 @@ fn call(daemon: &Daemon, name: &str, event: &[u8]) -> Result<Answer, Refusal> {
     Ok(with_body(StatusCode::OK, "application/json", value))
 }
 
-/// Returns for how long a request wants to wait: `?wait_ms=N`.
+/// Returns for how long a request may wait: `?wait_ms=N`.
 fn wait_of(uri: &Uri) -> Result<u64, Refusal> {
     let Some(query) = uri.query() else {
         return Ok(0);

@@ -13,7 +13,7 @@ pub(crate) struct Hierarchies {
     pub(crate) unified: PathBuf,
     /// Whether that has the controllers of memory and CPU time.
     pub(crate) has_controllers: bool,
-    /// In the hierarchy of version 1 that bounds memory, if it is there.
+    /// In the hierarchy of version 1 that limits memory, if it is mounted.
     pub(crate) memory: Option<PathBuf>,
     /// In that which bounds CPU time.
     pub(crate) cpu: Option<PathBuf>,
@@ -60,7 +60,7 @@ impl Hierarchies {
     }
 }
 
-/// Has the groups below `dir`, which is one of ours, bound what those beside it do.
+/// Enables the controllers for the groups below `dir`, which is one of ours.
 pub(super) fn delegate_below(hierarchies: &Hierarchies, dir: &Path) -> Result<()> {
     match hierarchies.has_controllers {
         true => put(&dir.join("cgroup.subtree_control"), "+memory +cpu"),

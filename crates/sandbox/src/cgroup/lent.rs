@@ -1,8 +1,8 @@
 //! Groups that a Zygote starts its children in.
 //!
-//! They lie in a directory of the Zygote's, and it owns what it takes to start a process in one of them: from
-//! one group there to another, and nowhere else. Its packages may keep descriptors of such a group, so it
-//! is used again for children of the same Zygote only, who have these packages, too, and is removed at last.
+//! They are in a directory of the Zygote's, and it owns the files that it needs to start a process in one of them:
+//! from one group there to another, and nowhere else. Its packages may keep descriptors of such a group, so it
+//! is reused only for children of the same Zygote, who have these packages, too, and is removed in the end.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::error::Result;
 pub(crate) struct Lent {
     dir: PathBuf,
     owner: u32,
-    /// Those that nobody uses, until the Zygote ends.
+    /// Free groups; `None` after the Zygote's end.
     ready: Mutex<Option<Vec<Group>>>,
 }
 
@@ -36,7 +36,7 @@ impl Lent {
         Ok(lent)
     }
 
-    /// Hands out a group.
+    /// Takes a group.
     pub(crate) fn take(&self, pool: &Pool) -> Result<Group> {
         let ready = self.ready.lock().as_mut().and_then(Vec::pop);
         if let Some(group) = ready {
@@ -52,7 +52,7 @@ impl Lent {
         }
     }
 
-    /// Takes one back, after the last process in it has ended, or removes it.
+    /// Returns one, after the last process in it has ended, or removes it.
     pub(crate) fn put_back(&self, mut group: Group, pool: &Pool) {
         if let Err(error) = group.reset() {
             log::warn!(

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::{Group, Hierarchies};
 use crate::error::{Result, SandboxError};
 
-/// The groups of a program, each in use or ready. None is in both states.
+/// The groups of a program, each in use or free, and never both.
 #[derive(Debug)]
 pub(crate) struct Pool {
     hierarchies: Hierarchies,
@@ -50,7 +50,7 @@ impl Pool {
         &self.hierarchies
     }
 
-    /// Hands out a group that nobody is in.
+    /// Takes a group without processes.
     pub(crate) fn take(&self) -> Result<Group> {
         let ready = self.state.lock().ready.pop();
         if let Some(group) = ready {
@@ -59,7 +59,7 @@ impl Pool {
         self.take_new(&self.hierarchies.unified)
     }
 
-    /// Hands out a group that was not used before, in a directory of its own.
+    /// Takes a new group, in a directory of its own.
     pub(crate) fn take_new(&self, dir: &Path) -> Result<Group> {
         let slot = self.take_slot()?;
         let group = Group::open_in(&self.hierarchies, dir, slot);
@@ -89,8 +89,8 @@ impl Pool {
         slot.ok_or(SandboxError::Full(self.slots_max))
     }
 
-    /// Takes a group back. One that cannot be made as new is removed, or left alone if even that
-    /// fails: its number, and the user of that number, are not given out again. Returns whether the last
+    /// Returns a group. One that cannot be reset is removed, or left alone if even that
+    /// fails: its number, and the user of that number, are not used again. Returns whether the last
     /// process in it has ended.
     pub(crate) fn put_back(&self, mut group: Group) -> bool {
         let slot = group.slot;

@@ -1,14 +1,14 @@
-//! Which Zygote a sandbox is forked from, and when one more is worth it: decided without any I/O.
+//! Which Zygote a sandbox is forked from, and when one more is made: decided without any I/O.
 //!
-//! A sandbox descends only from a Zygote all of whose packages it asked for, in these very versions.
-//! Whatever a package has done to the interpreter, it has done it to those who would have imported it.
+//! A sandbox is forked only from a Zygote all of whose packages it requested, in exactly these versions.
+//! So a package can affect only interpreters that would have imported it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::packages::Packages;
 
-/// What the choice knows of a Zygote.
+/// The properties of a Zygote for the choice.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Candidate<'a> {
     pub(crate) packages: &'a Packages,
@@ -40,9 +40,9 @@ pub(crate) fn best(needs: &Packages, candidates: &[Candidate<'_>]) -> Option<usi
     best.map(|(place, _)| *place)
 }
 
-/// Returns which Zygotes are to be made for a need that comes again, each forked from the one before or from the best
-/// that there is: one for the need itself, and maybe first one for what it has in common with another need
-/// that comes again.
+/// Returns which Zygotes to make for a repeated need, each forked from the one before or from the best
+/// existing one: one for the need itself, and maybe first one for the packages that it shares with another
+/// repeated need.
 pub(crate) fn plan(
     needs: &Packages,
     there: &[Candidate<'_>],
@@ -80,7 +80,7 @@ struct Seen {
 }
 
 impl Needs {
-    /// Notes a need. Returns whether it came before, a short time ago.
+    /// Records a need. Returns whether it came before, a short time ago.
     pub(crate) fn comes_again(&mut self, needs: &Packages, now: Instant) -> bool {
         let is_recent = |seen: &Seen| now.duration_since(seen.at) < MEMORY;
         if self.last.len() >= NEEDS_MAX {

@@ -1,7 +1,7 @@
-//! A Zygote that is forked from a Zygote: it has the packages of that one, and imports more.
+//! A Zygote that is forked from a Zygote: it has the packages of the first, and imports more.
 //!
-//! What it imports must not reach the other one, whose children did not ask for it. So it is root of a
-//! user namespace of its own, with users of its own, and nothing that was open is open in it.
+//! Its imports must not affect the first Zygote, whose children did not request them. So it is root of a
+//! user namespace of its own, with users of its own, and all inherited descriptors are closed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,8 +26,8 @@ use crate::record::new_id;
 use crate::request::Request;
 use crate::stdio::null_stdio;
 
-/// Forks a Zygote from `parent`, in a group of its own, and waits until it has imported. The group comes back with
-/// an error.
+/// Forks a Zygote from `parent`, in a group of its own, and waits until it has imported. An error
+/// returns the group.
 pub(crate) fn derive(
     parent: &Zygote,
     spec: ZygoteSpec,
@@ -155,6 +155,7 @@ fn fork_request<'a>(
         zygote: Some(Derived {
             users: [users.first - parent.users.first, users.count()],
             paths: paths_of(&more),
+            learned: spec.learned.as_deref().unwrap_or_default(),
         }),
     }
 }

@@ -125,6 +125,7 @@ fn begin(
         let settings = Settings {
             modules: &spec.modules,
             paths: paths_of(&spec.packages),
+            learned: spec.learned.as_deref().unwrap_or_default(),
             filter,
         };
         let settings = serde_json::to_string(&settings).map_err(step("writing settings"))?;

@@ -1,4 +1,4 @@
-//! The Zygotes of a program: found, made, replaced, and ended for others.
+//! The Zygotes of a program: look-up, creation, replacement and eviction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,25 +8,26 @@ use serde::{Deserialize, Serialize};
 
 use super::Zygote;
 use super::choice::{Candidate, Needs, best, plan};
+use super::imports::Imports;
 use super::users::Users;
 use crate::cache::{Kept, first_to_go};
 use crate::packages::Packages;
 use crate::request::{Python, Request};
 
-/// Zygotes at a time. One more takes the place of the one that is worth least.
+/// The maximum number of Zygotes. One more replaces the least valuable one.
 pub(crate) const ZYGOTES_MAX: u32 = 64;
 
 /// Zygotes at a time that began with a program of their own.
 const ROOTS_MAX: u32 = 16;
 
-/// Starts of Python, by what they began with.
+/// Starts of Python, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZygoteCounts {
-    /// From a Zygote with all packages that were asked for.
+    /// From a Zygote with all requested packages.
     pub exact: u64,
     /// From one with some of them.
     pub partial: u64,
-    /// With an interpreter of its own.
+    /// With a new interpreter.
     pub fresh: u64,
     /// Zygotes that were made.
     pub made: u64,
@@ -35,7 +36,7 @@ pub struct ZygoteCounts {
     pub derived: u64,
     /// Zygotes that were ended since they hung, grew, or broke the protocol.
     pub replaced: u64,
-    /// Zygotes that were ended for others.
+    /// Zygotes that were evicted.
     pub evicted: u64,
 }
 
@@ -54,6 +55,7 @@ pub(crate) enum IsRoot {
 pub(crate) struct Zygotes {
     pub(crate) live: Mutex<Vec<Living>>,
     pub(crate) needs: Mutex<Needs>,
+    pub(crate) imports: Mutex<Imports>,
     pub(crate) exact: AtomicU64,
     pub(crate) partial: AtomicU64,
     pub(crate) fresh: AtomicU64,
@@ -91,15 +93,15 @@ impl Zygotes {
         plan(&python.packages, &candidates, hot)
     }
 
-    /// Takes one out of all, and returns it if it was there.
+    /// Removes one, and returns it if it was there.
     pub(crate) fn remove(&self, id: &str) -> Option<Living> {
         let mut live = self.live.lock();
         let place = live.iter().position(|living| living.zygote.id == id)?;
         Some(live.swap_remove(place))
     }
 
-    /// Returns a range of users that nobody has, below those of a parent if there is one, or nothing if another
-    /// Zygote has to go first.
+    /// Returns an unused range of users, below those of a parent if there is one, or `None` if another Zygote must
+    /// be evicted first.
     pub(crate) fn free_users(
         &self,
         parent: Option<&Zygote>,
@@ -118,7 +120,7 @@ impl Zygotes {
         ranges.find(is_free)
     }
 
-    /// Returns what is known of each, to choose which goes first.
+    /// Returns the cache data of each, to choose which is evicted first.
     pub(crate) fn kept(&self) -> Vec<Kept> {
         let live = self.live.lock().clone();
         let now = std::time::Instant::now();

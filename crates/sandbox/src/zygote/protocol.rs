@@ -1,7 +1,7 @@
-//! What goes between us and a Zygote; `docs/zygote-protocol.md` describes it.
+//! The messages between the daemon and a Zygote; `docs/zygote-protocol.md` describes them.
 //!
-//! A Zygote runs packages of others, so what comes from it is hostile input: bounded, and believed in
-//! nothing but what the kernel vouches for.
+//! A Zygote runs code of packages, so its messages are hostile input: bounded, and only facts that the
+//! kernel confirms are trusted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,11 +26,13 @@ pub(super) struct Settings<'a> {
     pub(super) modules: &'a [String],
     /// The directories of its packages.
     pub(super) paths: Vec<String>,
+    /// Modules that it imports afterwards, if it can.
+    pub(super) learned: &'a [String],
     /// The last filter of a child, in hexadecimal digits.
     pub(super) filter: String,
 }
 
-/// Asks for a fork.
+/// A request to fork.
 #[derive(Debug, Serialize)]
 pub(super) struct ForkRequest<'a> {
     pub(super) id: u64,
@@ -45,19 +47,21 @@ pub(super) struct ForkRequest<'a> {
     pub(super) tmp_bytes: u64,
     /// The child is to be a Zygote, and not a program.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) zygote: Option<Derived>,
+    pub(super) zygote: Option<Derived<'a>>,
 }
 
 /// What a Zygote's child is that is a Zygote, too.
 #[derive(Debug, Serialize)]
-pub(super) struct Derived {
+pub(super) struct Derived<'a> {
     /// Which of the Zygote's own users it gets: the first one, and how many.
     pub(super) users: [u32; 2],
     /// The directories of the packages that it imports besides.
     pub(super) paths: Vec<String>,
+    /// Modules that it imports afterwards, if it can.
+    pub(super) learned: &'a [String],
 }
 
-/// What comes back.
+/// The response.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Answer {
@@ -94,7 +98,7 @@ impl Control {
         passing::send(self.0.as_fd(), &bytes, descriptors).map(drop)
     }
 
-    /// Waits for an answer, and what came beside it.
+    /// Waits for a response, and the descriptors with it.
     pub(super) fn receive(&self, patience: Duration) -> io::Result<(Answer, Vec<OwnedFd>)> {
         if !readable(self.0.as_fd(), patience)? {
             return Err(io::ErrorKind::TimedOut.into());
@@ -121,7 +125,7 @@ fn read_answer(bytes: &[u8]) -> io::Result<Answer> {
     Ok(answer)
 }
 
-/// Waits until there is something to read, or the other side is gone.
+/// Waits until there is data to read, or the other side has closed the connection.
 pub(super) fn readable(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + patience;
     loop {

@@ -1,9 +1,9 @@
-//! The users of Zygotes: who is whose.
+//! The ranges of users of Zygotes.
 //!
 //! A Zygote is root of a user namespace, and the namespace of a Zygote that was forked from it is below
-//! its own. So the users of one are a part of the users of the other. A range is cut into units of one user for
+//! its own. So the users of one are a part of the users of the other. A range is divided into units of one user for
 //! each sandbox, and root: the first unit is the Zygote's own and its children's, the others are ranges of Zygotes
-//! below it. No two Zygotes have a unit in common, and so none can signal or trace what is another's.
+//! below it. No two Zygotes share a unit, and so none can signal or trace processes of another.
 
 /// Zygotes that can be forked from one.
 pub(crate) const BRANCHES: u32 = 7;

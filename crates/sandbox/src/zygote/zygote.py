@@ -58,7 +58,7 @@ def check(result):
     return result
 
 
-def load(names, paths):
+def load(names, paths, learned):
     """Imports what is to be ready, and returns how long each package took, in milliseconds."""
     sys.path[:0] = paths
     times = {}
@@ -72,6 +72,13 @@ def load(names, paths):
             except ImportError:
                 pass  # what it wants is not there, or not here: its program will see
         times[os.path.basename(path)] = (time.monotonic() - began) * 1000
+    began = time.monotonic()
+    for name in learned:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            pass  # it takes what its program has set up: that will see
+    times["learned"] = (time.monotonic() - began) * 1000
     return times
 
 
@@ -266,7 +273,7 @@ def become_zygote(control, request, descriptors, last_filter):
         # All that is ours is closed before anything runs that we have not.
         os.dup2(mine, CONTROL)
         os.closerange(CONTROL + 1, 1 << 16)
-        code = import_and_serve(socket.socket(fileno=CONTROL), [], request["zygote"]["paths"], last_filter)
+        code = import_and_serve(socket.socket(fileno=CONTROL), [], request["zygote"], last_filter)
     finally:
         os._exit(code)
 
@@ -311,9 +318,9 @@ def empty_bounding_set():
         capability += 1
 
 
-def import_and_serve(control, modules, paths, last_filter):
+def import_and_serve(control, modules, settings, last_filter):
     try:
-        times = load(modules, paths)
+        times = load(modules, settings["paths"], settings["learned"])
     except BaseException as error:
         control.send(dumps({"id": 0, "error": repr(error)[:4096]}).encode())
         return 1
@@ -332,7 +339,7 @@ def main():
     empty_bounding_set()
     settings = loads(sys.argv[1])
     control = socket.socket(fileno=CONTROL)
-    return import_and_serve(control, settings["modules"], settings["paths"], bytes.fromhex(settings["filter"]))
+    return import_and_serve(control, settings["modules"], settings, bytes.fromhex(settings["filter"]))
 
 
 os._exit(main())

@@ -15,7 +15,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Keeps a [`Load`] up to date until it is dropped.
 #[derive(Debug)]
 pub struct LoadWatch {
-    /// Nothing is ever sent: the thread ends when this is gone.
+    /// Nothing is ever sent: the thread ends when this is dropped.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -25,7 +25,7 @@ impl LoadWatch {
     /// is shed.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If no thread can be started.
     pub fn start(load: Arc<Load>, thresholds: Thresholds) -> io::Result<Self> {
         let sources = Sources::find();
         let watched = watched(&sources.read());
@@ -89,7 +89,11 @@ fn look(sources: &Sources, thresholds: &Thresholds, judge: &mut Judge, load: &Lo
     };
     if level != before {
         let why = reason.as_deref().unwrap_or("the overload has ended");
-        log::warn!("the load is {} now, and was {}: {why}", level.word(), before.word());
+        log::warn!(
+            "the load is {} now, and was {}: {why}",
+            level.word(),
+            before.word()
+        );
     }
     load.set(level, reason);
 }

@@ -1,7 +1,7 @@
 //! Closing a stream so that the peer receives what was sent last.
 //!
 //! A socket that is closed while received bytes are unread resets the connection, and the peer loses
-//! what it has not read by then: most likely the response that says why the connection ends.
+//! what it has not read by then: most likely the response with the reason why the connection ends.
 
 use std::time::Duration;
 

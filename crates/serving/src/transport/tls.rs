@@ -1,4 +1,4 @@
-//! TLS 1.3 with certificates on both sides. The name in a client's certificate is who it is.
+//! TLS 1.3 with certificates on both sides. The name in a client's certificate is its identity.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,9 +31,9 @@ pub enum TlsError {
     /// A file cannot be read, or has the wrong content.
     #[error("cannot use {path}: {why}")]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         why: String,
     },
     /// The certificate and the key do not match.

@@ -20,14 +20,14 @@ pub(crate) struct NewSnapshot {
     pub(crate) parent: Option<String>,
     pub(crate) labels: Labels,
     pub(crate) tier: Option<PathBuf>,
-    /// The name of the layer whose directory it has, and that directory's number.
+    /// The name of the layer whose directory it shares, and that directory's number.
     pub(crate) shares: Option<(String, SnapshotId)>,
 }
 
 /// Which labels an update changes.
 #[derive(Debug)]
 pub(crate) enum LabelChange {
-    /// All of them.
+    /// All labels.
     Replace(Labels),
     /// These; an empty value removes one.
     Set(Labels),
@@ -77,7 +77,7 @@ impl Catalog {
     }
 
     /// Turns the active snapshot `key` into the committed one `name`, whose directories are under
-    /// the root. One that stands on nothing yet may be put on a parent.
+    /// the root. One without a parent may get one.
     pub(crate) fn commit(
         &self,
         (name, key): (&str, &str),
@@ -111,7 +111,7 @@ impl Catalog {
         })
     }
 
-    /// Forgets the snapshot `key`.
+    /// Removes the record of the snapshot `key`.
     pub(crate) fn remove(&self, key: &str) -> Result<Snapshot> {
         self.store.write("remove a snapshot", |tx| {
             let mut table = tx.open_table(SNAPSHOTS)?;

@@ -14,13 +14,13 @@ const CACHE_BYTES: usize = 4 << 20;
 
 /// One redb file.
 ///
-/// After an error of the disk (a full one, say) redb refuses everything until the file is opened
-/// again. So that the node recovers when the disk does, [`Store`] does that before the next
+/// After an I/O error (a full disk, for example) redb refuses all requests until the file is opened
+/// again. So that the node recovers when the disk does, [`Store`] reopens it before the next
 /// transaction.
 #[derive(Debug)]
 pub(super) struct Store {
     path: PathBuf,
-    /// `None` from a failure of the disk until the file is open again.
+    /// `None` after an I/O error until the file is open again.
     database: RwLock<Option<Database>>,
 }
 
@@ -47,7 +47,7 @@ impl Store {
         self.finish(doing, result)
     }
 
-    /// Runs `f`, and makes what it wrote last; or none of it, if it fails.
+    /// Runs `f` in a transaction, which is rolled back if it fails.
     pub(super) fn write<T>(
         &self,
         doing: &'static str,

@@ -1,4 +1,4 @@
-//! The tables, and what is read from them.
+//! The tables, and reading from them.
 
 use redb::{ReadableTable, TableDefinition};
 
@@ -11,7 +11,7 @@ pub(super) const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::
 pub(super) const CHILDREN: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("children");
 pub(super) const COUNTERS: TableDefinition<'_, &str, u64> = TableDefinition::new("counters");
 pub(super) const FORMAT: &str = "format";
-/// The lowest number that no snapshot ever had.
+/// The key of the lowest number that no snapshot has had.
 pub(super) const NEXT_ID: &str = "next_id";
 
 /// The format of the tables above.
@@ -64,7 +64,7 @@ pub(super) fn existing(
     })
 }
 
-/// Returns the snapshot `name`, on which another is to stand.
+/// Returns the committed snapshot `name`, as a parent of another.
 pub(super) fn committed(
     table: &impl ReadableTable<&'static str, &'static [u8]>,
     name: &str,
@@ -114,7 +114,7 @@ pub(super) fn committable(
     Ok(snapshot)
 }
 
-/// Returns what `snapshot` stands on, nearest first.
+/// Returns the ancestors of `snapshot`, nearest first.
 pub(super) fn parents(
     table: &impl ReadableTable<&'static str, &'static [u8]>,
     snapshot: &Snapshot,
@@ -132,7 +132,7 @@ pub(super) fn parents(
     Ok(parents)
 }
 
-/// Returns one of the snapshots that stand on `parent`.
+/// Returns a child of `parent`.
 pub(super) fn first_child(
     table: &impl ReadableTable<(&'static str, &'static str), ()>,
     parent: &str,

@@ -4,10 +4,10 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{expected} at byte {at} of {filter:?}")]
 pub struct FilterError {
-    /// The filter, cut short.
+    /// The filter, truncated.
     pub filter: String,
-    /// Where it goes wrong.
+    /// The position of the error.
     pub at: usize,
-    /// What is wrong, or was expected there.
+    /// The error, or what was expected there.
     pub expected: String,
 }

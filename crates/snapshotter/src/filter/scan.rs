@@ -1,4 +1,4 @@
-//! The words of a filter.
+//! The scanner for filters.
 
 use super::FilterError;
 
@@ -14,7 +14,7 @@ impl<'a> Scanner<'a> {
         Self { filter, at: 0 }
     }
 
-    /// Returns what is left, after white space.
+    /// Returns the remaining text, after white space.
     fn rest(&mut self) -> &'a str {
         let rest = &self.filter[self.at..];
         let trimmed = rest.trim_start();
@@ -87,7 +87,7 @@ impl<'a> Scanner<'a> {
         &rest[..end]
     }
 
-    /// Takes what stands between two `quote`s, with Go's escapes.
+    /// Takes the text between two `quote`s, with Go's escapes.
     fn quoted(&mut self, quote: char) -> Result<String, FilterError> {
         self.at += quote.len_utf8();
         let mut bytes = Vec::new();

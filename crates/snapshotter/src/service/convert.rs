@@ -1,4 +1,4 @@
-//! Our words in those of containerd's API.
+//! Conversion of our types to those of containerd's API.
 
 use std::error::Error as _;
 use std::time::SystemTime;
@@ -50,7 +50,7 @@ pub(super) fn mounts(mounts: Vec<Mount>) -> Vec<types::Mount> {
     .collect()
 }
 
-/// containerd decides by the code, and shows people the words: the causes too.
+/// containerd decides by the code, and shows users the message: it includes the causes.
 pub(super) fn status(error: &SnapshotError) -> Status {
     let mut words = error.to_string();
     let mut cause = error.source();

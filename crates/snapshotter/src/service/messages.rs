@@ -16,7 +16,7 @@ pub(crate) struct CommitRequest {
     /// The labels of the layer.
     #[prost(map = "string, string", tag = "4")]
     pub(crate) labels: HashMap<String, String>,
-    /// What the layer stands on; empty for what the snapshot stands on.
+    /// The parent of the layer; empty for the parent of the snapshot.
     #[prost(string, tag = "5")]
     pub(crate) parent: String,
 }

@@ -1,8 +1,8 @@
-//! Layers that go from the fast place to the disk, where they are to stay.
+//! Moving layers from the fast place to the disk.
 //!
-//! A layer is copied, compared, flushed, and then takes the place of the link to it, in one exchange
-//! of names: who mounts it from then on has the copy. What it left behind is freed when nobody can
-//! have it mounted any more.
+//! A layer is copied, compared, flushed, and then replaces the link to it, by an atomic exchange of
+//! names: later mounts use the copy. The original is freed when it cannot be mounted
+//! any more.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File};
@@ -135,7 +135,7 @@ impl<L: Lowers> State<L> {
         Ok(goes)
     }
 
-    /// Frees what layers left, where nobody can have it mounted.
+    /// Frees what layers left, where no process can have it mounted.
     fn free(&self, fast: &FastLayers, pace: &dyn Pace) -> Result<()> {
         let all = self.walk(&Filter::default())?;
         let mut left = fast.directories().list()?;
@@ -177,7 +177,7 @@ impl<L: Lowers> State<L> {
         Ok(())
     }
 
-    /// Notes that whoever is prepared from now on has the copy.
+    /// Notes that snapshots that are prepared from now on have the copy.
     fn mark(&self, mark: &PathBuf) -> Result<()> {
         let next = self.next_id.load(Relaxed);
         fs::write(mark, format!("{next}\n")).map_err(SnapshotError::io("write", mark))

@@ -1,7 +1,7 @@
-//! Recovery, and the deletion of what no snapshot has.
+//! Recovery, and the deletion of directories without a record.
 //!
 //! Deleting a tree on a busy disk takes seconds, and containerd waits for Remove with its lock
-//! held: so that is answered once the record is gone, and the directory follows.
+//! held: so the response is sent once the record is gone, and the directory is deleted later.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::staged;
 /// The thread that deletes.
 #[derive(Debug)]
 pub(super) struct Janitor {
-    /// Holds one wish: who wakes it again while it sweeps wants one more sweep, not many.
+    /// Holds one pending wake-up: several during a sweep cause one more sweep, not many.
     wake: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -100,7 +100,7 @@ impl<L: Lowers> State<L> {
         Ok(())
     }
 
-    /// Deletes the directories without a record. What is not surely garbage is in use.
+    /// Deletes the directories without a record. A directory whose state is unknown is kept.
     pub(super) fn sweep(&self) -> Result<()> {
         let _one_at_a_time = self.sweeping.lock();
         let places = self.catalog.places()?;

@@ -124,7 +124,7 @@ impl<L: Lowers> State<L> {
         }
     }
 
-    /// Tells whoever places layers of a new snapshot, if it is for one.
+    /// Notifies the placer of layers of a new snapshot, if it is for a layer.
     fn tell_of(&self, kind: Kind, snapshot: &Snapshot, adopted: Option<Adopted>) {
         let Some(fast) = &self.fast else { return };
         if let Some(place) = adopted {
@@ -174,8 +174,8 @@ impl<L: Lowers> State<L> {
         }
     }
 
-    /// Brings the directories of a snapshot that is to be committed to the disk of the root.
-    /// Until the result is dropped nobody takes them for garbage.
+    /// Moves the directories of a snapshot that is to be committed to the disk of the root.
+    /// Until the result is dropped they do not count as garbage.
     pub(super) fn settle(&self, active: &Snapshot, name: &str) -> Result<Option<Reserved<'_, L>>> {
         let Some(tier) = &active.tier else {
             return Ok(None);
@@ -229,8 +229,8 @@ fn lower(served: Option<PathBuf>, layer: LayerDir) -> Result<PathBuf> {
     })
 }
 
-/// Waits until all of the file system that holds `dir` is on the disk: what was on a tmpfs must
-/// not be lost after it was called committed.
+/// Syncs the file system that holds `dir`: data from a tmpfs must not be lost after the snapshot was
+/// committed.
 pub(super) fn sync(dir: &Path) -> Result<()> {
     let file = std::fs::File::open(dir).map_err(SnapshotError::io("open", dir))?;
     nix::unistd::syncfs(&file).map_err(|error| SnapshotError::io("flush", dir)(error.into()))

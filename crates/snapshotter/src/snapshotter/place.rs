@@ -11,7 +11,7 @@ use crate::lowers::Lowers;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId};
 use crate::unpacks::unpacks;
 
-/// A number whose directories nobody may take for garbage.
+/// A number whose directories do not count as garbage.
 #[derive(Debug)]
 pub(super) struct Reserved<'a, L: Lowers> {
     pub(super) id: SnapshotId,
@@ -19,14 +19,14 @@ pub(super) struct Reserved<'a, L: Lowers> {
 }
 
 impl<'a, L: Lowers> Reserved<'a, L> {
-    /// Reserves a number that no snapshot ever had.
+    /// Reserves a number that no snapshot has had.
     pub(super) fn next(state: &'a State<L>) -> Self {
         let id = SnapshotId(state.next_id.fetch_add(1, Relaxed));
         state.reserved.lock().insert(id);
         Self { id, state }
     }
 
-    /// Reserves the number of a snapshot that moves; `None` if somebody moves it already.
+    /// Reserves the number of a snapshot that moves; `None` if it is being moved already.
     pub(super) fn again(state: &'a State<L>, id: SnapshotId) -> Option<Self> {
         let is_free = state.reserved.lock().insert(id);
         // Not `then_some`: the one that it would drop would free what another has reserved.
@@ -51,7 +51,7 @@ impl<L: Lowers> State<L> {
         }
     }
 
-    /// Returns what the record says of `dirs`.
+    /// Returns the tier of `dirs` for the record.
     pub(super) fn tier_of(&self, dirs: &Directories) -> Option<PathBuf> {
         (dirs.base() != self.root.base()).then(|| dirs.base().to_owned())
     }

@@ -1,4 +1,4 @@
-//! What is answered for a layer that is there already.
+//! Requests for a layer that exists already.
 
 use std::os::unix::fs::symlink;
 
@@ -9,16 +9,16 @@ use crate::lowers::Lowers;
 use crate::snapshot::{Labels, Snapshot, SnapshotId};
 use crate::unpacks::UNPACKED_AS;
 
-/// containerd puts this label on a snapshot into which it unpacks a layer: the chain that it will stand
-/// on. Without a parent, it is unpacked before that is there.
+/// containerd puts this label on a snapshot into which it unpacks a layer: the chain ID of its future
+/// parent. Without a parent, it is unpacked before the parent exists.
 pub(super) const STACKED_LATER: &str = "containerd.io/snapshot/parent-chain-id";
 
 impl<L: Lowers> State<L> {
-    /// Returns the layer whose directory a new snapshot is to share, if it is made to unpack a layer into
-    /// that is there.
+    /// Returns the layer whose directory a new snapshot shares, if it is made to unpack a layer that
+    /// exists already.
     ///
     /// # Errors
-    /// If such a layer stands on the same parent: it exists, and need not be made.
+    /// If such a layer has the same parent: it exists, and need not be made.
     pub(super) fn reused(
         &self,
         key: &str,

@@ -1,12 +1,12 @@
-//! What a layer holds, told from the command that made it.
+//! Classifies a layer by the command that made it.
 
 use super::command::Command;
 use crate::lass::Placement;
 
-/// What a layer holds. Of a layer that holds several things, the last of these.
+/// The content of a layer. Of a layer with several kinds of content, the last of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Nothing to speak of: users, links, settings.
+    /// Hardly any: users, links, settings.
     Meta,
     /// It is not known.
     Unknown,
@@ -107,9 +107,9 @@ const PACKAGERS: &[(&str, &[&str])] = &[
 ];
 
 /// Classifies the `layers` layers of an image, the lowest first, from its history. `command` is
-/// what its containers run: a package that one of its words names is the application.
+/// what its containers run: a package named in it is the application.
 ///
-/// Where the history does not tell of each layer, as in images that were squashed, all are
+/// Where the history does not have one step for each layer, as in images that were squashed, all are
 /// unknown.
 #[must_use]
 pub fn classify(history: &[Step], layers: usize, command: &[String]) -> Vec<Class> {

@@ -3,9 +3,9 @@
 /// What a command did to the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command<'a> {
-    /// Files came from outside: `ADD`, `COPY`. What is left is sources and target.
+    /// Files came from outside: `ADD`, `COPY`. The text has the sources and the target.
     Files(&'a str),
-    /// A shell ran this.
+    /// A shell executed this command.
     Run(&'a str),
     /// A whole system came from outside, without a Dockerfile.
     Rootfs,
@@ -13,7 +13,7 @@ pub(super) enum Command<'a> {
     Application,
     /// Only the configuration changed.
     Setting(&'a str),
-    /// It is not said.
+    /// The history does not show it.
     Unknown,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Returns what a shell is told to do, if the line is one that starts a shell.
+/// Returns the command that a shell gets, if the line is one that starts a shell.
 fn shell(line: &str) -> Option<&str> {
     let line = without_arguments(line);
     let (program, rest) = line.split_once(char::is_whitespace)?;

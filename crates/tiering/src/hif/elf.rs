@@ -14,7 +14,7 @@ const PATH_LEN_MAX: u64 = 4096;
 /// Libraries that one file may need.
 const LIBRARIES_MAX: usize = 1024;
 
-/// What is needed.
+/// The files that a program or library needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
     /// For which machine it is.
@@ -66,7 +66,7 @@ impl ReadCacheOps for Reader<'_> {
     }
 }
 
-/// Returns what a file of `len` bytes needs; `None` if it is no program and no library, or broken.
+/// Returns what a file of `len` bytes needs; `None` if it is not a program or a library, or malformed.
 pub(super) fn needs(files: &dyn ImageFiles, path: &str, len: u64) -> Option<Needs> {
     let ident = head(files, path, 5);
     if !ident.starts_with(&elf::ELFMAG) {

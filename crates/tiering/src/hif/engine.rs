@@ -29,7 +29,7 @@ const JAVA_FILES: &[&str] = &[
 /// Libraries that a Java virtual machine opens by itself.
 const JAVA_LIBRARIES: &[&str] = &["jimage", "java", "jli", "net", "nio", "zip"];
 
-/// What an engine reads.
+/// A file that an engine reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Read {
     /// A file, by the directory that it is looked for in and its path there.
@@ -38,7 +38,7 @@ pub(super) enum Read {
     Library(String),
 }
 
-/// Returns what the engine reads that a program or library is; nothing if it is none.
+/// Returns the files that a program or library reads by itself if it is an engine; else none.
 pub(super) fn reads(path: &str) -> Vec<Read> {
     let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
     let prefix = directory.rsplit_once('/').map_or("", |(prefix, _)| prefix);

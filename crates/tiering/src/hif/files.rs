@@ -21,7 +21,7 @@ pub enum Node {
     Directory,
     /// A symbolic link.
     Link {
-        /// To where.
+        /// The target.
         target: String,
     },
     /// Something else: a device, a socket.
@@ -30,10 +30,10 @@ pub enum Node {
 
 /// The files of an image, wherever they are.
 ///
-/// Paths begin with a slash, and lead through no symbolic link and no `..`. A name that is no
-/// text is taken for one that is not there.
+/// Paths begin with a slash, and go through no symbolic link and no `..`. A name that is not
+/// UTF-8 counts as missing.
 pub trait ImageFiles {
-    /// Returns what lies at a path, or `None` if nothing does.
+    /// Returns the node at a path, or `None` if there is none.
     fn node(&self, path: &str) -> Option<Node>;
 
     /// Reads from `offset` of a file into `buf`, and returns how many bytes.
@@ -42,7 +42,7 @@ pub trait ImageFiles {
     /// If it is no file, or cannot be read.
     fn read_at(&self, path: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Returns the names in a directory; none, if it is no directory.
+    /// Returns the names in a directory; none if it is not a directory.
     fn names(&self, path: &str) -> Vec<String>;
 }
 
@@ -87,9 +87,9 @@ impl Layers {
 /// What a layer says of a path.
 enum Shown {
     Here(PathBuf),
-    /// Nothing: ask the layers below.
+    /// No entry: look at the layers below.
     Below,
-    /// That it was removed.
+    /// It was removed.
     Nowhere,
 }
 
@@ -152,7 +152,7 @@ impl ImageFiles for Layers {
     }
 }
 
-/// Returns where a path really leads, from `directory` if it is relative, and what is there.
+/// Returns where a path leads after symbolic links, from `directory` if it is relative, and the node there.
 pub(super) fn resolve(
     files: &dyn ImageFiles,
     directory: &str,

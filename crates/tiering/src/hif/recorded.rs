@@ -1,7 +1,7 @@
-//! Hot files of a recording: what starts were seen to read, by files and by blocks.
+//! Hot files of a recording: what starts read, by files and by blocks.
 //!
-//! A boot image is a recording, so this needs no trace beside it. By files it is what the paper
-//! keeps: each file that was read, whole. By blocks it is only what was read of each.
+//! A boot image is a recording, so this needs no separate trace. By files means the unit of the
+//! paper: each file that was read, whole. By blocks means only the blocks that were read.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use blocks::{BLOCK_SIZE, FileId, ReplayPlan, Tree};
 /// A file that starts read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedFile {
-    /// Which.
+    /// The file.
     pub file: FileId,
     /// Bytes of it that were read, in whole blocks, no more than the file has.
     pub block_bytes: u64,
@@ -35,8 +35,8 @@ pub struct Recorded {
     pub source_bytes: u64,
 }
 
-/// Returns the hot files of a recording. What the plan says of files that the tree does not have
-/// is left out.
+/// Returns the hot files of a recording. Entries of the plan for files that the tree does not have
+/// are left out.
 #[must_use]
 pub fn recorded_files(plan: &ReplayPlan, tree: &Tree) -> Recorded {
     let mut found: BTreeMap<FileId, RecordedFile> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The files that a start needs, told from the command and the image: the program, what a script
+//! The files that a start needs, predicted from the command and the image: the program, files that a script
 //! names, the loader, the libraries, and what an engine reads before it runs anything.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -32,7 +32,7 @@ const WORDS_MAX: usize = 4096;
 /// Files of a server's configuration.
 const SETTINGS_MAX: usize = 64;
 
-/// How a container starts.
+/// The command of a container, and its environment.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     /// The program and its arguments.
@@ -50,7 +50,7 @@ pub struct HotFile {
     pub path: String,
     /// Its length.
     pub len: u64,
-    /// What for.
+    /// The reason.
     pub need: Need,
 }
 
@@ -69,9 +69,9 @@ pub enum Need {
     Configuration,
 }
 
-/// Returns the files that a start needs, in the order in which they were found. It is a guess
-/// from what the image says of itself: it may name more, and what a program opens by names that
-/// it makes up is missing.
+/// Returns the files that a start needs, in the order in which they were found. It is a prediction
+/// from the image's content: it may include others, and files that a program opens by computed
+/// names are missing.
 #[must_use]
 pub fn start_files(files: &dyn ImageFiles, start: &Start) -> Vec<HotFile> {
     let mut search = Search::new(files, start);
@@ -98,7 +98,7 @@ struct Search<'a> {
     known: HashSet<String>,
     /// Programs, libraries and scripts that are still to be looked into.
     pending: VecDeque<(String, u64)>,
-    /// Words that were looked for.
+    /// Words that were already looked up.
     words: HashSet<String>,
     /// Where a library was found, by machine and name.
     libraries: HashMap<(u16, String), Option<String>>,

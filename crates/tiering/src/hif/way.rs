@@ -15,12 +15,12 @@ const LEAST_SHARE: u64 = 75;
 /// a shorter one is a question to us for what is pushed into the page cache in microseconds.
 const LEAST_BYTES: u64 = 256 << 10;
 
-/// Whether the kernel can be told to read the copy of a file in place of it.
+/// Whether the kernel can read the copy of a file in place of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passing {
-    /// It asks for each open.
+    /// Yes: opens are requests.
     Asked,
-    /// It asks for none: the source is served as a container's tree, whose opens cost nothing so.
+    /// No: the source is served as a container's tree, without requests for opens.
     Unasked,
     /// It would not run the file from its copy.
     Program,
@@ -29,7 +29,7 @@ pub enum Passing {
 /// Which way a file goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeptAs {
-    /// All of it, as a copy of its own.
+    /// Whole, as a separate copy.
     Whole,
     /// What starts read of it, in the copy of its boot image.
     Blocks(Because),
@@ -38,7 +38,7 @@ pub enum KeptAs {
 /// Why a file is kept by blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Because {
-    /// Nobody asks when it is opened.
+    /// Opens are no requests.
     Unasked,
     /// It is a program.
     Program,
@@ -46,7 +46,7 @@ pub enum Because {
     Seldom,
     /// It is short.
     Short,
-    /// Starts read too little of it, or it is mostly zeros, which take no room as blocks.
+    /// Starts read too little of it, or it is mostly zeros, which are not stored as blocks.
     Partly,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for Because {
     }
 }
 
-/// Decides which way a hot file goes, of a recording of `runs` starts in whose blocks zeros are left
+/// Decides how a hot file is stored, for a recording of `runs` starts in whose blocks zeros are left
 /// out.
 #[must_use]
 pub const fn way_of(file: &RecordedFile, runs: u16, passing: Passing) -> KeptAs {

@@ -9,13 +9,13 @@ const JOURNAL_MAGIC: [u8; 8] = *b"\x89YOLOTJ\n";
 const RECORD_MAGIC: [u8; 4] = *b"\x89TJR";
 const VERSION: u32 = 1;
 
-/// Tiers that a journal knows at most.
+/// The maximum number of tiers in a journal.
 pub(crate) const TIERS_MAX: usize = 8;
-/// Bytes of the file that says which tier a directory is.
+/// Size of the file that identifies the tier of a directory.
 pub(crate) const TIER_FILE_LEN: usize = 64;
 /// Bytes of the journal's header.
 pub(super) const HEADER_LEN: usize = 192;
-/// Bytes of a record.
+/// Size of a record in bytes.
 pub(super) const RECORD_LEN: usize = 64;
 
 const HASH_LEN: usize = 16;
@@ -27,7 +27,7 @@ const _: () = assert!(TIER_IDS_AT + TIERS_MAX * TIER_ID_LEN + HASH_LEN == HEADER
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TierId(pub(crate) [u8; TIER_ID_LEN]);
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
     /// They were changed, or were never a journal's.
@@ -36,7 +36,7 @@ pub enum JournalError {
     /// A later program wrote them.
     #[error("it has version {found}; this program knows {VERSION}")]
     Version {
-        /// The version.
+        /// The version found.
         found: u32,
     },
 }
@@ -84,7 +84,7 @@ fn open(bytes: &[u8], len: usize, magic: [u8; 8]) -> Result<&[u8], JournalError>
     Ok(body)
 }
 
-/// Returns the file that says which tier a directory is.
+/// Encodes the file that identifies the tier of a directory.
 pub(crate) fn encode_tier(id: TierId) -> Vec<u8> {
     let mut bytes = TIER_MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -93,7 +93,7 @@ pub(crate) fn encode_tier(id: TierId) -> Vec<u8> {
     seal(bytes, TIER_FILE_LEN)
 }
 
-/// Reads it back.
+/// Decodes it.
 pub(crate) fn decode_tier(bytes: &[u8]) -> Result<TierId, JournalError> {
     let body = open(bytes, TIER_FILE_LEN, TIER_MAGIC)?;
     let read = |input: &mut Input| {

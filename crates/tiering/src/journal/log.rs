@@ -21,7 +21,7 @@ const AT_ONCE: usize = 4096;
 /// Records from which on it is worth to leave superseded ones out.
 const RENEW_FROM: u64 = 1024;
 
-/// What a journal knows of an object: its length, and the tiers whose copies count, one bit each.
+/// The journal's state of an object: its length, and the tiers whose copies count, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) len: u64,
@@ -31,17 +31,17 @@ pub(crate) struct Known {
 /// How a journal was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// As it was left.
+    /// Complete and valid.
     Sound,
     /// Its last append was not finished.
     Torn,
-    /// It has rotted: what it says is not believed.
+    /// Damaged: its content is ignored.
     Damaged,
-    /// There is none.
+    /// Missing.
     Missing,
 }
 
-/// What a journal was read to say.
+/// The state that was read from a journal.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) found: Found,
@@ -55,7 +55,7 @@ pub(crate) struct Journal {
     medium: Arc<dyn Medium>,
     header: Header,
     records: u64,
-    /// Whether it is not known what is on the disk, or that is not what counts.
+    /// Whether the content of the disk is unknown, or not valid.
     stale: bool,
 }
 
@@ -89,7 +89,7 @@ impl Contents {
 }
 
 impl Journal {
-    /// Reads the journal that lies on `medium`, and returns it with what it says.
+    /// Reads the journal on `medium`, and returns it with its state.
     ///
     /// # Errors
     /// If it cannot be read, or a later program wrote it.
@@ -175,7 +175,7 @@ impl Journal {
         self.stale
     }
 
-    /// Returns whether it is worth to write it anew, when `live` records count.
+    /// Returns whether it is worth rewriting, when `live` records count.
     pub(crate) fn is_wordy(&self, live: u64) -> bool {
         self.records >= RENEW_FROM && self.records / 2 > live
     }
@@ -192,10 +192,10 @@ impl Journal {
         result
     }
 
-    /// Writes a new journal that says what `known` does, and nothing else.
+    /// Writes a new journal with the state in `known`, and nothing else.
     ///
     /// # Errors
-    /// If it cannot; then it stays stale.
+    /// If it cannot be written; then it stays stale.
     pub(crate) fn renew(
         &mut self,
         tiers: &[TierId],

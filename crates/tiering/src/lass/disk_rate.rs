@@ -1,4 +1,4 @@
-//! What a disk writes in a second, told from the layers that were unpacked to it.
+//! Estimates the write rate of a disk from the layers that were unpacked to it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const FLUSH_LEAST: Duration = Duration::from_millis(50);
 pub struct Written {
     /// Bytes.
     pub bytes: u64,
-    /// From when to when.
+    /// Duration.
     pub time: Duration,
 }
 
@@ -25,14 +25,14 @@ impl Written {
     }
 }
 
-/// Returns what is known of a disk's rate after a layer was unpacked to it: in `all` the time from its
-/// first file to the moment when all of it was on the disk, and in `flush` the end of that time, in which
-/// nobody unpacked any more and the disk only wrote what was left.
+/// Returns the estimated rate of a disk after a layer was unpacked to it: `all` is the time from its
+/// first file to the moment when all of it was on the disk, and `flush` the end of that time, in which
+/// unpacking was over and the disk only wrote the remaining data.
 ///
-/// Neither time has more bytes in it than the disk can write. If something was left, the disk was what
-/// was waited for, at the end at least, so the larger rate is its own; the mean of it and of what was
-/// `known` is returned. If nothing was left, the disk had kept up with whoever unpacked: it is at least as
-/// fast as that, which tells something only of a disk that was taken for slower.
+/// Neither period has more bytes in it than the disk can write. If data remained, the disk was the
+/// bottleneck, at the end at least, so the larger rate is its own; the mean of it and of the `known` rate
+/// is returned. If none remained, the disk had kept up with unpacking: it is at least as fast as that,
+/// which is a new bound only for a disk whose known rate is lower.
 #[must_use]
 pub fn learn_rate(known: Option<Rate>, all: Written, flush: Written) -> Option<Rate> {
     let flush = flush.rate().filter(|_| flush.time >= FLUSH_LEAST);

@@ -1,4 +1,4 @@
-//! Which layer will be downloaded last, told from the sizes in the manifest.
+//! Predicts which layer is downloaded last, from the sizes in the manifest.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,12 +10,12 @@ pub const CONCURRENT: NonZeroUsize = NonZeroUsize::new(3).unwrap();
 
 /// Returns which of `layers`, compressed sizes from the lowest up, is downloaded last by an
 /// engine that begins them in this order, `concurrent` at once, all at the same share of the
-/// network. `None` of none.
+/// network. `None` if there are no layers.
 ///
-/// Of two that end together the lower is returned: then more goes to fast memory than has to,
-/// and nothing is waited for that need not be.
+/// Of two that end together the lower is returned: then more goes to fast memory than necessary,
+/// and there is no unnecessary wait.
 ///
-/// Layers that the engine has already are to be left out.
+/// Layers that the engine already has must be left out.
 #[must_use]
 pub fn last_downloaded(layers: &[u64], concurrent: NonZeroUsize) -> Option<usize> {
     let mut last: Option<(u128, usize)> = None;

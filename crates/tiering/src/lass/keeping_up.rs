@@ -6,12 +6,12 @@ use super::pulls::Part;
 use super::streamed::{Disk, TOLERANCE};
 use crate::Rate;
 
-/// What is left of a pull's download.
+/// The rest of a pull's download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Bytes that are yet to come.
     pub bytes: u64,
-    /// What the network has brought of this pull in a second so far, whoever else it served.
+    /// The rate at which the network has brought data of this pull so far, whatever else it transferred.
     pub rate: Rate,
     /// How long the download has taken already.
     pub elapsed: Duration,
@@ -21,9 +21,9 @@ impl Disk {
     /// Returns whether the disk will have written `bytes`, and what waits for it already, when the
     /// download ends, or no more than a hundredth of the download later.
     ///
-    /// That is equation 2 of the paper without what it takes for granted: after the download `T_Disk =
-    /// max(0, α·(W + S) − T)` is left for the disk, with what waits `W`, the layer `S`, and `T` of `T_D`
-    /// to come.
+    /// That is equation 2 of the paper without its assumption: after the download `T_Disk =
+    /// max(0, α·(W + S) − T)` is left for the disk, with the waiting data `W`, the layer `S`, and the
+    /// remaining `T` of `T_D`.
     #[must_use]
     pub fn is_done_with(&self, bytes: u64, left: &Left) -> bool {
         let writing = self.rate.time_for(self.waiting.saturating_add(bytes));
@@ -33,9 +33,9 @@ impl Disk {
     }
 }
 
-/// Says of a layer of `bytes` that is below the last downloading one whether the disk has the time
-/// for it that the network needs for what is [left](Left). Of all other layers, and if the disk's or the
-/// network's rate is not known, it is `part`.
+/// Decides for a layer of `bytes` that is below the last downloading one whether the disk can write it
+/// while the network brings what is [left](Left). For other layers, and if the disk's or the network's
+/// rate is not known, the result is `part`.
 #[must_use]
 pub fn weigh(part: Part, bytes: u64, disk: Option<&Disk>, left: Option<&Left>) -> Part {
     match (part, disk, left) {
@@ -47,7 +47,7 @@ pub fn weigh(part: Part, bytes: u64, disk: Option<&Disk>, left: Option<&Left>) -
 /// What layers that go to one disk have it write, of all pulls: until it can have been written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promised {
-    /// When the disk is done, on the clock of whoever promises.
+    /// When the disk is done, on the caller's clock.
     done: Duration,
 }
 

@@ -32,7 +32,7 @@ pub struct Boundary(pub usize);
 /// How long the download takes, and how fast what was downloaded can be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speeds {
-    /// Time that the download takes, whatever is stored where.
+    /// Duration of the download, wherever layers are stored.
     pub download: Duration,
     /// Rate of writing to the disk.
     pub disk: Rate,
@@ -40,10 +40,10 @@ pub struct Speeds {
     pub fast: Rate,
 }
 
-/// What a boundary costs.
+/// The cost of a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Time of the download.
+    /// Duration of the download.
     pub download: Duration,
     /// Time after the download in which layers are stored on the disk.
     pub disk: Duration,
@@ -57,10 +57,10 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
     /// Strategy 1: the boundary is below the last downloading layer. As fast as the third, and
-    /// takes more room.
+    /// needs more space.
     BelowLast,
-    /// Strategy 2: it is above. Takes less room than the third, and is slower: what lies between
-    /// the two is written to the disk while everybody waits.
+    /// Strategy 2: it is above. Needs less space than the third, and is slower: the layers between
+    /// the two are written to the disk after the download.
     AboveLast,
     /// Strategy 3, and the best: it is the last downloading layer.
     Last,
@@ -82,7 +82,7 @@ impl Outcome {
 
 impl Stack {
     /// Returns the stack of `layers` of which the one at `last` is downloaded last; `None` if
-    /// there is no such layer, or their sum is no size.
+    /// there is no such layer, or the sum of the sizes overflows.
     #[must_use]
     pub fn new(layers: Vec<u64>, last: usize) -> Option<Self> {
         let sum = layers
@@ -143,10 +143,10 @@ impl Stack {
         }
     }
 
-    /// Returns what a boundary costs (equations 2, 3 and 5; with [`Outcome::total`] equation 4,
+    /// Returns the cost of a boundary (equations 2, 3 and 5; with [`Outcome::total`] equation 4,
     /// and for the three strategies equations 6, 7 and 8).
     ///
-    /// The model takes what is below the last downloading layer as stored when the download ends.
+    /// The model assumes that layers below the last downloading one are stored when the download ends.
     /// That holds if the disk writes faster than the network brings.
     #[must_use]
     pub fn outcome(&self, boundary: Boundary, speeds: &Speeds) -> Outcome {
@@ -164,7 +164,7 @@ impl Stack {
         }
     }
 
-    /// Returns the fastest boundary, and of these the one that takes the least room: all are
+    /// Returns the fastest boundary, and of these the one that needs the least space: all are
     /// tried. It is the last downloading layer where fast memory is faster than the disk.
     #[must_use]
     pub fn best(&self, speeds: &Speeds) -> Boundary {

@@ -18,17 +18,17 @@ pub struct PullId(pub u64);
 pub enum Part {
     /// It is stored while the network still has work: below the last downloading layer.
     Below,
-    /// It begins to be stored while the network still has work, but the disk would not be done with it
-    /// when that ends. Only [`weigh`](super::weigh) says so.
+    /// Its storing begins while the network is still busy, but the disk would not be done with it
+    /// when the download ends. Only [`weigh`](super::weigh) returns this.
     Late,
     /// It is stored after the last download has ended, and waited for: the last downloading
     /// layer, or one above it.
     LastOrAbove,
-    /// It is not known which pull it belongs to, and they differ; or no pull is known at all.
+    /// It is not known which pull it belongs to, and the pulls differ; or no pull is known.
     Unknown,
 }
 
-/// Where a layer goes.
+/// Where a layer is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// To fast memory.
@@ -37,14 +37,14 @@ pub enum Placement {
     Slow,
 }
 
-/// There are too many pulls, or one has too many blobs. What is not followed is
+/// There are too many pulls, or one has too many blobs. Layers of pulls that are not followed are
 /// [unknown](Part::Unknown).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {most} {what}")]
 pub struct PullsFull {
-    /// What there is too much of.
+    /// The kind of excess.
     pub what: &'static str,
-    /// Most of it.
+    /// The limit.
     pub most: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct PullsFull {
 ///
 /// A layer is classified when the first file is made in it, and not when its directory is:
 /// containerd makes that before it has the layer. Layers may be stored one after another or
-/// several at once; the question is the same: does the network still have work?
+/// several at once; the question is the same: is the network still busy with the pull?
 #[derive(Clone, Debug, Default)]
 pub struct Pulls {
     missing: BTreeMap<PullId, HashSet<Digest>>,
@@ -85,7 +85,7 @@ impl Pulls {
         Ok(())
     }
 
-    /// Says that a blob is there, whole: for every pull that waits for it, as engines fetch it
+    /// Notes that a blob is complete: for every pull that waits for it, as engines fetch it
     /// once.
     pub fn fetched(&mut self, blob: Digest) {
         for missing in self.missing.values_mut() {
@@ -93,7 +93,7 @@ impl Pulls {
         }
     }
 
-    /// Says that a pull fetches a blob again, because it was damaged or lost.
+    /// Notes that a pull fetches a blob again, because it was damaged or lost.
     pub fn fetches_again(&mut self, pull: PullId, blob: Digest) {
         if let Some(missing) = self.missing.get_mut(&pull)
             && missing.len() < BLOBS_MAX
@@ -119,8 +119,8 @@ impl Pulls {
         self.missing.is_empty()
     }
 
-    /// Classifies a layer in which the first file is made now, and which is one of `pull`; of
-    /// some pull, if that cannot be told.
+    /// Classifies a layer in which the first file is made now, and which belongs to `pull`; if that is
+    /// unknown, to any pull.
     #[must_use]
     pub fn first_file(&self, pull: Option<PullId>) -> Part {
         let part = |missing: &HashSet<Digest>| match missing.is_empty() {
@@ -141,7 +141,7 @@ impl Pulls {
 /// Decides where a layer goes that takes `layer_bytes`, with `room_bytes` left in the budget of
 /// fast memory.
 ///
-/// What is unknown goes to fast memory while there is room: if that was wrong, it costs room
+/// An unknown layer goes to fast memory while there is space: if that was wrong, it costs space
 /// until the layer is moved.
 #[must_use]
 pub const fn place(part: Part, layer_bytes: u64, room_bytes: u64) -> Placement {

@@ -9,8 +9,8 @@ use super::model::Outcome;
 use super::pulls::{BLOBS_MAX, Placement, PullsFull};
 use crate::Rate;
 
-/// How much longer than the download the disk may take, as a part of the download: what was
-/// measured is not known any better.
+/// How much longer than the download the disk may take, as a divisor of the download's time: the
+/// measured rates are not more exact than that.
 pub(super) const TOLERANCE: u128 = 100;
 /// Of so many layers, the largest, all choices are tried; of smaller ones that go to fast memory,
 /// all larger ones do.
@@ -21,18 +21,18 @@ const WORK: usize = 1 << 24;
 
 const NANOS_PER_SEC: u128 = 1_000_000_000;
 
-/// A layer that is yet to be downloaded, or what is left of one.
+/// A layer that is yet to be downloaded, or the rest of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arriving {
     /// Bytes of its archive.
     pub archive: u64,
     /// Bytes that they unpack to.
     pub unpacked: u64,
-    /// Where it goes, if that is decided: of a layer whose first file is there.
+    /// Its placement, if that is decided: for a layer whose first file exists.
     pub placed: Option<Placement>,
 }
 
-/// The network, as far as it is ours.
+/// The share of the network that this pull has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Bytes that it brings in a second, of all layers together.
@@ -41,7 +41,7 @@ pub struct Line {
     pub concurrent: NonZeroUsize,
 }
 
-/// The disk, as far as it is ours.
+/// The share of the disk that this pull has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// Bytes that it writes in a second.
@@ -55,47 +55,47 @@ pub struct Disk {
 pub struct Streamed {
     /// The place of each layer, in the order in which they were given.
     pub places: Vec<Placement>,
-    /// What these places cost, if all is as it was said to be.
+    /// The cost of these placements, if the estimates hold.
     pub outcome: Outcome,
 }
 
 /// Places layers that are unpacked while they are being downloaded, several at once: with as few
-/// bytes on fast memory as there can be if the disk is to be done when the download is, or no more
+/// bytes on fast memory as possible such that the disk is done when the download is, or no more
 /// than a hundredth of the download later.
 ///
 /// `layers` are in the order in which their downloads begin; those that are being downloaded come
-/// first. Fast memory takes `room` bytes, and no more. If that is too little, the places are those
-/// that have the disk done the soonest.
+/// first. Fast memory has `room` bytes. If that is too little, the placement is the one in which the
+/// disk is done soonest.
 ///
 /// # The model
 ///
-/// In the words of the paper (the symbols are those of [`Stack`](super::Stack)): `T_D` is the time of
-/// the download, and `α` the reciprocal of what the disk writes in a second. Equation 2 says that
+/// In the terms of the paper (the symbols are those of [`Stack`](super::Stack)): `T_D` is the time of
+/// the download, and `α` the reciprocal of the disk's write rate. Equation 2 says that
 /// nothing is left for the disk when the download ends, `T_Disk = 0` for `M ≤ K`, as what is below the
-/// LDL "has been stored". That takes two things for granted, and both are modelled here:
+/// LDL "has been stored". That makes two assumptions, and both are modelled here:
 ///
 /// - *The disk keeps up with the network.* Let `a(t)` be the bytes of all layers on the disk that have
-///   been unpacked until `t`, and `W` what waited for the disk before. A disk that never rests while
+///   been unpacked until `t`, and `W` what waited for the disk before. A disk that is never idle while
 ///   there is something to write is done
 ///
 ///   ```text
 ///   T_Disk = max(0, α·(W + a(T_D)) − T_D, max over s of α·(a(T_D) − a(s)) − (T_D − s))
 ///   ```
 ///
-///   after the download: the time that is left of what came after some moment `s`. With a fast disk that
-///   is 0, as in equation 2; with `s = T_D` nothing has come after, and the others count when the disk
-///   could not keep up since `s`. If no layer goes to the disk it is 0, whatever others write.
-/// - *Layers are stored one after another, when they are there.* These are not: each is unpacked as it
-///   comes, so `a` grows by `unpacked / archive` for each byte of a layer that the network brings. The
+/// after the download: the time that remains for the data after some moment `s`. With a fast disk that
+/// is 0, as in equation 2; with `s = T_D` no data has come after, and the other terms count when the disk
+/// could not keep up since `s`. If no layer goes to the disk it is 0, whatever other processes write.
+/// - *Layers are stored one after another, when they are complete.* These are not: each is unpacked as it
+///   arrives, so `a` grows by `unpacked / archive` for each byte of a layer that the network brings. The
 ///   downloads at one time share the network equally, as for [`last_downloaded`](super::last_downloaded).
-///   So what is above the LDL, and the LDL itself, wait for nothing but the disk, and there is no one
+///   So the layers above the LDL, and the LDL itself, wait only for the disk, and there is no one
 ///   boundary: `T_NVM` is 0, and any layer may be the one that the disk has no time for.
 ///
-/// What the paper asks for stays: the least `T_Total = T_D + T_Disk` (equation 1), and of these
+/// The objective of the paper stays: the least `T_Total = T_D + T_Disk` (equation 1), and of these
 /// placements the one with the least `U_Total` (equation 5), here the sum of the layers on fast memory.
-/// Which layers these are is tried: all choices among the twelve largest, with all others on the disk;
-/// and if the disk cannot even do these, the largest of the others, too. Of many layers in one pull, of
-/// which very many are downloaded at once, fewer are tried.
+/// The search tries all choices among the twelve largest layers, with all others on the disk;
+/// and if the disk cannot even write those in time, it moves the largest of the others, too. Of many
+/// layers in one pull, of which very many are downloaded at once, fewer are tried.
 ///
 /// With enough room, a faster disk never has more bytes on fast memory.
 ///
@@ -195,7 +195,7 @@ fn choices(layers: &[Arriving], work: usize) -> Vec<Vec<bool>> {
 /// What the network brings when.
 struct Arrivals {
     steps: Vec<Step>,
-    /// Nanoseconds that it takes.
+    /// Its duration in nanoseconds.
     download: u128,
 }
 

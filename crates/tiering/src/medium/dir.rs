@@ -10,18 +10,18 @@ use rawio::private;
 
 use super::Medium;
 
-/// A directory of a file system, whatever lies under it.
+/// A directory of any file system.
 #[derive(Debug)]
 pub struct DirMedium {
     dir: PathBuf,
 }
 
 impl DirMedium {
-    /// Opens a directory, and makes it if it is not there. Files in it are for those who may read the
-    /// directory's: they are copies of what only root may read.
+    /// Opens a directory, and creates it if it is missing. Files in it are readable only by users who can read the
+    /// directory: they are copies of files that only root may read.
     ///
     /// # Errors
-    /// If it is neither there nor can be made.
+    /// If it neither exists nor can be created.
     pub fn open(dir: &Path) -> io::Result<Self> {
         private::make_dir_alike(dir)?;
         Ok(Self {

@@ -16,10 +16,10 @@ enum Last {
 }
 
 impl Objects {
-    /// Leaves a copy of an object that has another.
+    /// Removes a copy of an object that has another.
     ///
     /// # Errors
-    /// If it is the only one that can be read, or somebody has it open, or the journal failed.
+    /// If it is the only readable one, or it is open, or the journal failed.
     pub fn leave(&self, id: ContentId, from: TierIndex) -> Result<(), ObjectError> {
         self.leave_all(id, self.bit(from), Last::Keep)
     }
@@ -42,10 +42,10 @@ impl Objects {
         Ok(copied)
     }
 
-    /// Forgets an object, all copies of it.
+    /// Removes an object, with all its copies.
     ///
     /// # Errors
-    /// If it is not known, somebody has it open, or the journal failed.
+    /// If it is not known, a copy is open, or the journal failed.
     pub fn remove(&self, id: ContentId) -> Result<(), ObjectError> {
         self.leave_all(id, u8::MAX, Last::Give)
     }
@@ -147,7 +147,7 @@ impl Objects {
         }
     }
 
-    /// Appends to the journal, and then has `change` show to readers what was written.
+    /// Appends to the journal, and then calls `change` to make the new state visible to readers.
     pub(super) fn write_down(
         &self,
         records: &[Record],

@@ -9,7 +9,7 @@ use crate::journal::{Kind, Known, OBJECTS_MAX, Record, TIERS_MAX};
 use crate::medium::Medium;
 use crate::pace::{CHUNK, Pace};
 
-/// What copying did.
+/// The result of copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     /// There was a copy already.
@@ -56,11 +56,11 @@ impl Objects {
         coming.settle()
     }
 
-    /// Copies an object to a tier, from the fastest that has it. A copy that turns out to have
-    /// rotted is left for one that has not.
+    /// Copies an object to a tier, from the fastest that has it. A copy that turns out to be damaged
+    /// is replaced as source by the next one.
     ///
     /// # Errors
-    /// If nobody has it whole, there is no room, it was cancelled, or a tier failed.
+    /// If no copy is whole, there is not enough space, it was cancelled, or a tier failed.
     pub fn copy(
         &self,
         id: ContentId,
@@ -167,7 +167,7 @@ impl Coming<'_> {
         }
     }
 
-    /// Makes the file, whole, verified and durable under its name; nobody reads it yet.
+    /// Makes the file, whole, verified and durable under its name; it has no reader yet.
     fn make(&self, pace: &dyn Pace, bring: &mut Bring) -> Result<(), ObjectError> {
         let result = self.write(pace, bring).and_then(|()| self.verify());
         if result.is_err() {

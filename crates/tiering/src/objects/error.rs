@@ -10,7 +10,7 @@ use crate::journal::JournalError;
 /// Why objects cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There are none, more than a journal has room for, or two that are the same directory.
+    /// The tiers are invalid: none, more than a journal can have, or two with the same directory.
     #[error("cannot use these tiers: {rule}")]
     Tiers {
         /// What does not hold of them.
@@ -21,17 +21,17 @@ pub enum OpenError {
     Format {
         /// The journal, or which tier.
         what: String,
-        /// Why.
+        /// The cause.
         source: JournalError,
     },
     /// A directory failed.
     #[error("cannot {doing} the {what}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// The object of the operation.
         what: String,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -39,101 +39,101 @@ pub enum OpenError {
 /// Why something cannot be done with an object.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// Nobody has it.
+    /// There is no such object.
     #[error("there is no object {}", id.short())]
     Unknown {
-        /// Which.
+        /// The object.
         id: ContentId,
     },
     /// All tiers that have it are away.
     #[error("object {} is on no tier that is available now", id.short())]
     Away {
-        /// Which.
+        /// The object.
         id: ContentId,
     },
     /// There is no such tier.
     #[error("there is no {tier}")]
     NoTier {
-        /// Which.
+        /// The tier.
         tier: TierIndex,
     },
-    /// Somebody else changes where it lies.
+    /// Its copies are being changed.
     #[error("object {} is being moved already", id.short())]
     Busy {
-        /// Which.
+        /// The object.
         id: ContentId,
     },
-    /// Somebody has the copy open.
+    /// The copy is open.
     #[error("object {} is in use on {tier}", id.short())]
     InUse {
-        /// Which.
+        /// The object.
         id: ContentId,
-        /// Where.
+        /// The tier.
         tier: TierIndex,
     },
     /// The copy is the only one that can be read.
     #[error("object {} has no other copy than that on {tier}", id.short())]
     OnlyCopy {
-        /// Which.
+        /// The object.
         id: ContentId,
-        /// Where.
+        /// The tier.
         tier: TierIndex,
     },
-    /// There is no room.
+    /// The tier is full.
     #[error("object {} needs {need} bytes on {tier}, and {room} are left", id.short())]
     Full {
-        /// Which.
+        /// The object.
         id: ContentId,
-        /// Where.
+        /// The tier.
         tier: TierIndex,
         /// Its length.
         need: u64,
-        /// What is left of the capacity.
+        /// The remaining capacity.
         room: u64,
     },
     /// There are as many objects as there may be.
     #[error("there are {most} objects, which is the limit")]
     TooMany {
-        /// How many.
+        /// The limit.
         most: usize,
     },
-    /// What was read is not the object: the copies have rotted, or who brought it brought
-    /// something else.
+    /// The data that was read is not the object: the copies are damaged, or the source gave
+    /// other data.
     #[error("the content of object {} does not match its hash", id.short())]
     Damaged {
-        /// Which.
+        /// The object.
         id: ContentId,
     },
-    /// Somebody stopped it.
+    /// The operation was cancelled.
     #[error("moving object {} was cancelled", id.short())]
     Cancelled {
-        /// Which.
+        /// The object.
         id: ContentId,
     },
     /// A tier failed.
     #[error("cannot {doing} object {} on {tier}", id.short())]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To which.
+        /// The object.
         id: ContentId,
-        /// Where.
+        /// The tier.
         tier: TierIndex,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// Who brought the object failed.
+    /// The source of the object failed.
     #[error("cannot read the content of object {}", id.short())]
     Input {
-        /// Which.
+        /// The object.
         id: ContentId,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The journal failed.
     #[error("cannot write the journal of objects")]
     Journal {
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }

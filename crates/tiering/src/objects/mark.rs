@@ -1,11 +1,11 @@
-//! Which tier a directory is, for those who know what it should be.
+//! The mark that identifies the tier of a directory.
 
 use std::io;
 
 use crate::journal::{JournalError, TIER_FILE_LEN, TierId, decode_tier, encode_tier};
 use crate::medium::Medium;
 
-/// The file that says which tier a directory is.
+/// The name of the file with the mark.
 pub(super) const TIER_FILE: &str = "tier";
 
 /// What a directory is known by as a tier, whatever its path.
@@ -23,7 +23,7 @@ impl Mark {
         Ok(Self(id))
     }
 
-    /// Reads the mark of a directory: `None` if it has none that is whole.
+    /// Reads the mark of a directory: `None` if it has no complete one.
     ///
     /// # Errors
     /// If it cannot be read, or a later program wrote it.
@@ -40,8 +40,8 @@ impl Mark {
         }
     }
 
-    /// Marks a directory, durably. For memory that has lost all it had: so it is the same tier
-    /// again, and what it had counts as lost.
+    /// Writes the mark durably. For a tmpfs that was emptied: then it is the same tier again, and its
+    /// former content counts as lost.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -50,7 +50,7 @@ impl Mark {
     }
 }
 
-/// Writes that file, durably.
+/// Writes the file of the mark, durably.
 pub(super) fn write_tier_file(medium: &dyn Medium, id: TierId) -> io::Result<()> {
     medium.write_at("tier.new", 0, &encode_tier(id))?;
     medium.sync("tier.new")?;

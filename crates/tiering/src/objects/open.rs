@@ -1,4 +1,4 @@
-//! Opening: what the journal says, beside what lies on the tiers.
+//! Opening objects: compares the journal with the files on the tiers.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,8 +29,8 @@ struct Survey {
 impl Objects {
     /// Opens the objects whose journal lies on `state`, on `tiers`, the fastest first.
     ///
-    /// What a stop in the middle of something left is put right. A tier that the journal knows
-    /// and that is not among `tiers` is away: what it has counts again when it is back.
+    /// Recovers from interrupted operations. A tier that the journal knows and that is not among
+    /// `tiers` is missing: its copies count again when it is back.
     ///
     /// # Errors
     /// If a directory cannot be used, or a later program wrote in it.

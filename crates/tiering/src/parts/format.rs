@@ -30,7 +30,7 @@ pub enum IndexError {
     /// A later program wrote it.
     #[error("it has version {found}; this program knows {VERSION}")]
     Version {
-        /// The version.
+        /// The version found.
         found: u32,
     },
     /// It ends too early, or a number in it cannot be.
@@ -39,12 +39,12 @@ pub enum IndexError {
     /// A rule of the format does not hold.
     #[error("it is invalid: {rule}")]
     Rule {
-        /// Which.
+        /// The rule.
         rule: &'static str,
     },
 }
 
-/// Returns whether a file of `len` bytes that begins with `head` may be an index: few others need
+/// Returns whether a file of `len` bytes that begins with `head` may be an index: few other files need
 /// to be read.
 #[must_use]
 pub fn begins_an_index(head: &[u8], len: u64) -> bool {
@@ -83,10 +83,10 @@ impl Index {
         ContentId::of(&self.encode())
     }
 
-    /// Reads it back.
+    /// Decodes it.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is not a valid index.
     pub fn decode(bytes: &[u8]) -> Result<Self, IndexError> {
         if !begins_an_index(bytes, bytes.len() as u64) {
             return Err(IndexError::Magic);

@@ -68,7 +68,7 @@ impl PartedObjects {
         Ok((Self { objects, pools }, report))
     }
 
-    /// Returns the objects. What is an index is only changed here.
+    /// Returns the objects. Indexes must only be changed here.
     #[must_use]
     pub const fn objects(&self) -> &Objects {
         &self.objects
@@ -90,11 +90,11 @@ impl PartedObjects {
             .map_or(0, |pools| pools.users.shared_bytes(id))
     }
 
-    /// Keeps an object in parts on a tier; `bring` is asked for those parts that the tier lacks.
+    /// Stores an object in parts on a tier; `bring` is called for those parts that the tier lacks.
     /// Returns how many bytes were written.
     ///
     /// # Errors
-    /// If something else is brought, there is no room, it was cancelled, or a tier failed.
+    /// If `bring` gives other data, there is not enough space, it was cancelled, or a tier failed.
     pub fn add(
         &self,
         index: &Index,
@@ -140,7 +140,7 @@ impl PartedObjects {
     /// Copies an object to a tier, in parts or not, from those that have it.
     ///
     /// # Errors
-    /// If nobody has it whole, there is no room, it was cancelled, or a tier failed.
+    /// If no copy is whole, there is not enough space, it was cancelled, or a tier failed.
     pub fn copy(
         &self,
         id: ContentId,

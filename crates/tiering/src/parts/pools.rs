@@ -12,7 +12,7 @@ use crate::medium::Medium;
 use crate::objects::{Object, ObjectError, TierIndex};
 use crate::pace::Pace;
 
-/// Brings the blocks of a part, whose number is given, too.
+/// Reads the blocks of a part, given with its number.
 pub type BringPart<'a> = dyn FnMut(usize, &Part, &mut [u8]) -> Result<(), ObjectError> + 'a;
 
 /// Says that somebody changes pools, or died of it.
@@ -24,25 +24,25 @@ const SUFFIX: &str = ".pool";
 pub(super) struct Pools {
     medium: Arc<dyn Medium>,
     tier: TierIndex,
-    /// What counts.
+    /// The valid indexes.
     pub(super) users: Users,
     /// Whether it is not known what counts: then the mark stays.
     unsure: bool,
 }
 
-/// What of pools has to be checked again, although no process died while it changed them.
+/// What must be checked again of pools, although no process died while it changed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recheck {
     None,
-    /// There may be blocks that nobody names.
+    /// There may be unreferenced blocks.
     LeftOver,
-    /// There may be indexes whose blocks were given back, too.
+    /// There may also be indexes whose blocks were freed.
     Everything,
 }
 
 impl Pools {
-    /// Looks at what lies on a tier. Returns the objects, too, that are indexes and cannot be read,
-    /// or whose parts are lost: they are to be left before anything is [swept](Self::sweep).
+    /// Reads the contents of a tier. Also returns the objects that are unreadable indexes, or whose parts
+    /// are lost: they must be removed before anything is [swept](Self::sweep).
     pub(super) fn open(
         medium: Arc<dyn Medium>,
         tier: TierIndex,
@@ -104,7 +104,7 @@ impl Pools {
         })
     }
 
-    /// Returns whether a part is there as it was written.
+    /// Returns whether a part has the content that was written.
     pub(super) fn is_sound(&self, index: &Index, part: &Part) -> bool {
         let mut bytes = vec![0; len_of(part.blocks)];
         read_part(&*self.medium, index, part, &mut bytes).is_ok()
@@ -115,7 +115,7 @@ impl Pools {
         Arc::clone(&self.medium)
     }
 
-    /// Removes pools that nobody names; and what nobody names of the others, if there may be any.
+    /// Removes unreferenced pools, and unreferenced blocks of the others, if there may be any.
     pub(super) fn sweep(&self, recheck: Recheck) -> io::Result<()> {
         let files = self.medium.list()?;
         let marked = files.iter().any(|(name, _)| name == MARK);
@@ -142,20 +142,20 @@ impl Pools {
         }
     }
 
-    /// Notes that pools are about to change.
+    /// Marks pools as being changed.
     pub(super) fn begin(&self) -> Result<(), ObjectError> {
         let failed = self.failed("begin to change", ContentId::default());
         self.mark().map_err(failed)
     }
 
-    /// Says so for whoever comes after this process.
+    /// Writes that mark for a later process.
     pub(super) fn mark(&self) -> io::Result<()> {
         self.medium.write_at(MARK, 0, &[])?;
         self.medium.sync(MARK)?;
         self.medium.sync_names()
     }
 
-    /// Notes that nothing is left over.
+    /// Clears the mark: no unreferenced blocks remain.
     pub(super) fn end(&self) {
         if self.unsure {
             return;
@@ -170,14 +170,14 @@ impl Pools {
         }
     }
 
-    /// Notes that it is not known whether something counts: nothing is given back until objects are
+    /// Notes that it is unknown which indexes are valid: no blocks are freed until objects are
     /// opened again.
     pub(super) const fn leave_unsure(&mut self) {
         self.unsure = true;
     }
 
-    /// Writes what is missing of an index's parts, and returns how many bytes that was. Nothing of
-    /// it counts yet.
+    /// Writes the missing parts of an index, and returns how many bytes that was. They do not count
+    /// yet.
     pub(super) fn fill(
         &self,
         index: &Index,
@@ -260,8 +260,8 @@ impl Pools {
         }
     }
 
-    /// Gives back what nobody names of the parts of an index that does not count. What fails is
-    /// done when the tier is opened again.
+    /// Frees the parts of an invalid index that no other index uses. Failures are handled when the tier
+    /// is opened again.
     pub(super) fn give_up(&mut self, index: &Index) {
         if self.unsure {
             return;
@@ -282,14 +282,20 @@ impl Pools {
             };
             match gone {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    log::warn!("cannot release the unused parts of {name} on {}: {error}", self.tier);
+                    log::warn!(
+                        "cannot release the unused parts of {name} on {}: {error}",
+                        self.tier
+                    );
                     self.unsure = true;
                 }
                 _ => {}
             }
         }
         if removed && let Err(error) = self.medium.sync_names() {
-            log::warn!("cannot make the removal of pools on {} durable: {error}", self.tier);
+            log::warn!(
+                "cannot make the removal of pools on {} durable: {error}",
+                self.tier
+            );
             self.unsure = true;
         }
     }

@@ -16,7 +16,7 @@ impl Users {
         self.0.insert(id, index);
     }
 
-    /// Takes an index away, and returns it if it was there.
+    /// Removes an index, and returns it if it was there.
     pub fn remove(&mut self, id: ContentId) -> Option<Index> {
         self.0.remove(&id)
     }
@@ -38,7 +38,7 @@ impl Users {
         used_by(self.0.values(), pool)
     }
 
-    /// Returns the bytes that all parts take together, what several name once.
+    /// Returns the size of all parts together, shared ones counted once.
     #[must_use]
     pub fn part_bytes(&self) -> u64 {
         let pools: BTreeSet<ContentId> = self.0.values().flat_map(Index::pools).copied().collect();
@@ -52,7 +52,7 @@ impl Users {
         index.part_bytes() - self.common_bytes(index, None)
     }
 
-    /// Returns the bytes of an index's parts that others name, too.
+    /// Returns the size of an index's parts that other indexes use, too.
     #[must_use]
     pub fn shared_bytes(&self, id: ContentId) -> u64 {
         let index = self.0.get(&id);

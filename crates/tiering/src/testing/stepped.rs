@@ -14,7 +14,7 @@ pub enum End {
     /// So many steps fail, the writes after half of their bytes, as on a full disk; those after
     /// them work.
     Full {
-        /// How many.
+        /// The number of steps.
         steps: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! What the kernel says of a directory.
+//! Properties of a directory, from the kernel.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use super::{Capability, ProbeError, failed, nameless};
 /// Bytes of the file that is tried to be mapped: one huge page, the most that DAX maps at once.
 const TRIED: usize = 2 << 20;
 
-/// What was found out of a directory.
+/// The properties that were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Where it is.
@@ -25,11 +25,11 @@ pub struct Facts {
     /// Whether the kernel recommends reading it in pieces as large as a huge page: a tmpfs does where it
     /// takes them.
     pub huge_pages: bool,
-    /// Whether files in it are the medium's own pages; `None` if nobody says.
+    /// Whether files in it are the medium's own pages (DAX); `None` if unknown.
     pub dax: Option<bool>,
     /// Whether a synchronous mapping works.
     pub map_sync: bool,
-    /// Whether the disk turns; `None` if there is no disk, or it does not say.
+    /// Whether the disk rotates; `None` if there is no disk, or it is unknown.
     pub rotational: Option<bool>,
     /// Bytes of the file system.
     pub capacity_bytes: u64,
@@ -37,11 +37,11 @@ pub struct Facts {
     pub free_bytes: u64,
 }
 
-/// Finds out what a directory is as a tier: by a file without a name that is made in it, and by
-/// what sysfs says of its device.
+/// Detects the properties of a directory as a tier: from an unnamed file that is made in it, and from
+/// sysfs.
 ///
 /// # Errors
-/// If it is no directory that we may write in.
+/// If it is not a directory that this process may write in.
 pub fn detect(dir: &Path) -> Result<Capability, ProbeError> {
     let dir = dir.canonicalize().map_err(failed("look", dir))?;
     let file = nameless(&dir).map_err(failed("make a file", &dir))?;

@@ -25,7 +25,7 @@ pub struct Measured {
     pub bytes: u64,
     /// Writing one after another, synced at the end.
     pub write: Option<Rate>,
-    /// Reading one after another, after the page cache was told to forget.
+    /// Sequential reads, after the pages were dropped from the page cache.
     pub read: Option<Rate>,
     /// Median time to write 4 KiB and sync it.
     pub sync: Duration,
@@ -37,13 +37,13 @@ pub enum MeasureError {
     /// It failed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// Somebody stopped it.
+    /// It was cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
 /// Measures a directory with a file of `bytes` bytes, at least one piece of 1 MiB. The file has
-/// no name, and is gone when we are.
+/// no name, and is gone when this returns.
 ///
 /// # Errors
 /// If it cannot be written or read, or is full, or `pace` stops it.

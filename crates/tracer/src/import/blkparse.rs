@@ -1,7 +1,7 @@
 //! The text of blkparse(1).
 //!
 //! The default format, and every format (`-f`) whose lines have these fields in this order,
-//! separated by blanks; what stands before them, and `[%C]`, may be left out:
+//! separated by blanks; the fields before them, and `[%C]`, may be left out:
 //!
 //! ```text
 //!   8,0    3       11     0.009507758   697  Q   R 223490 + 8 [kjournald]
@@ -11,8 +11,8 @@
 //! So `-f "%T.%9t %p %a %d %S + %n\n"` will do, as will the text of the kernel's own `blk` tracer
 //! with its option `blk_classic`. Sectors have 512 bytes.
 //!
-//! Reads count when they are *queued* (`Q`): that is what was asked for, before the kernel merged
-//! and split it. A block trace sees what the page cache of the traced system did not have, the
+//! Reads count when they are *queued* (`Q`): these are the requested ones, before the kernel merged
+//! and split them. A block trace has the reads that missed the page cache of the traced system, the
 //! kernel's readahead (`RA`) included: it is a superset of what the boot needed.
 
 use super::{DeviceRead, Disk, ImportError, Imported, Line, Log, decimal, lines, seconds_us};
@@ -32,10 +32,10 @@ pub struct BlkparseOptions {
 }
 
 /// Makes a trace of the text of blkparse. If several devices were read, the one with the most
-/// reads is taken to be the disk.
+/// reads is assumed to be the disk.
 ///
 /// # Errors
-/// If no line is a read, or none lies on the disk.
+/// If no line is a read, or none is on the disk.
 pub fn blkparse(
     text: &[u8],
     disk: &Disk,

@@ -7,16 +7,16 @@
 //! blk_co_preadv blk 0x5564b01d6990 bs 0x5564b01e1ae0 offset 1048576 bytes 4096 flags 0x0
 //! ```
 //!
-//! With `-msg timestamp=on` each begins with `PID@SECONDS.MICROSECONDS:`. Ask for that: without
+//! With `-msg timestamp=on` each begins with `PID@SECONDS.MICROSECONDS:`. Use that: without
 //! it only the order is known.
 
 use super::{DeviceRead, Disk, ImportError, Imported, Line, Log, decimal, lines, seconds_us};
 
 /// Makes a trace of a log of QEMU. If several drives were read, the one with the most reads is
-/// taken to be the disk.
+/// assumed to be the disk.
 ///
 /// # Errors
-/// If no line is a read, or none lies on the disk.
+/// If no line is a read, or none is on the disk.
 pub fn qemu(log: &[u8], disk: &Disk) -> Result<Imported, ImportError> {
     Log::parse(lines(log), parse).import(disk, 0)
 }

@@ -1,4 +1,4 @@
-//! Where things go: heights of bands, places of labels, steps of axes.
+//! Layout: heights of bands, places of labels, steps of axes.
 
 use super::Plot;
 
@@ -12,7 +12,7 @@ pub(super) struct Band {
     pub(super) height: f64,
     /// Bytes that the marks of the band have: how much it matters.
     pub(super) weight: f64,
-    /// Bytes that the band stands for: up to the last that any mark has. What lies behind is not
+    /// Bytes of the file that the band shows: up to the last mark. The rest is not
     /// worth the space.
     pub(super) bytes: f64,
 }

@@ -24,7 +24,7 @@ const ROW_HEIGHT: f64 = 14.0;
 
 /// Smallest mark, in pixels: a single block of a large disk has to be seen.
 const MARK: f64 = 2.2;
-/// Places in a pixel that are told apart, each way: marks at the same one are drawn once.
+/// Places in a pixel that are distinguished, each way: marks at the same one are drawn once.
 const GRID: f64 = 1.0;
 /// A band this high shows offsets.
 const OFFSETS_FROM: f64 = 64.0;

@@ -1,8 +1,8 @@
 //! The handshake (FUSE_INIT) on a FUSE device: features of the kernel, and those that we use.
 //!
-//! The kernel sends one INIT request and takes one answer to it, ever. Later servers are shown the
-//! request as if it were new, but with no more abilities in it than the first server asked for;
-//! if what they answer differs in anything that changes how the kernel behaves, they cannot serve.
+//! The kernel sends one INIT request and accepts one response to it, ever. Later servers receive the
+//! request as if it were new, but with no more capabilities in it than the first server requested;
+//! if their response would change how the kernel behaves, they cannot serve.
 
 #![expect(
     clippy::host_endian_bytes,
@@ -50,7 +50,7 @@ mod answer {
     pub(super) const LEAST: usize = 56;
 }
 
-/// The kernel's first request on a device and, once a server has given it, our answer. Raw bytes,
+/// The kernel's first request on a device and, once a server has sent it, our response. Raw bytes,
 /// so that they mean the same to another process on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -65,22 +65,22 @@ pub enum HelloError {
     /// The bytes are not what the kernel sends first.
     #[error("this is not the kernel's first request")]
     Request,
-    /// The bytes are not an answer to that.
+    /// The bytes are not a response to that request.
     #[error("this is not an answer to the kernel's first request")]
     Answer,
     /// The server would not start.
     #[error("the handshake with the kernel (FUSE_INIT) ended with error {0}")]
     Refused(i32),
-    /// The kernel was told something else by an earlier server.
+    /// An earlier server gave the kernel a different response.
     #[error(
         "the kernel was told {what} {told:#x} by an earlier server, and this one wants {wanted:#x}"
     )]
     Differs {
-        /// What they differ in.
+        /// The field that differs.
         what: &'static str,
         /// The parameters that the kernel uses.
         told: u64,
-        /// What this server would have told it.
+        /// The value of this server.
         wanted: u64,
     },
 }
@@ -126,25 +126,25 @@ impl Hello {
         Ok(Self { request, answer })
     }
 
-    /// Returns what the kernel asked.
+    /// Returns the kernel's request.
     #[must_use]
     pub fn request(&self) -> &[u8] {
         &self.request
     }
 
-    /// Returns what the kernel was told, or `None` as far as is known here.
+    /// Returns the response to the kernel, or `None` if it is not known here.
     #[must_use]
     pub fn answer(&self) -> Option<&[u8]> {
         self.answer.as_deref()
     }
 
-    /// Returns the second part of the version of the protocol that the kernel speaks: the first is 7.
+    /// Returns the minor version of the kernel's protocol: the major one is 7.
     pub(crate) fn kernel_minor(&self) -> u32 {
         word(&self.request, request::MINOR).unwrap_or(0)
     }
 
-    /// Returns the request to show to a server: with no abilities but those that the kernel was
-    /// told to use, if it was told.
+    /// Returns the request for a server: after the first response, only with the capabilities that the
+    /// kernel was configured to use.
     pub(crate) fn for_server(&self) -> Vec<u8> {
         let mut shown = self.request.clone();
         if let Some(answer) = &self.answer {
@@ -155,8 +155,8 @@ impl Hello {
         shown
     }
 
-    /// Returns the talk with the answer that a server gave. An answer that the kernel was given
-    /// before stays the answer, and the server must mean the same.
+    /// Returns the handshake with the response of a server. If there was an earlier response, it stays,
+    /// and the server's must mean the same.
     pub(crate) fn answered(&self, answer: Vec<u8>) -> Result<Self, HelloError> {
         if let Some(error) = word(&answer, answer::ERROR).filter(|error| *error != 0) {
             return Err(HelloError::Refused(error.cast_signed().wrapping_neg()));

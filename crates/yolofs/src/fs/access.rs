@@ -1,16 +1,16 @@
-//! Whose eyes a new version of a file is for.
+//! Decides whether a new version of a file may be served to the users of the old one.
 //!
-//! Where names and attributes are fixed, the kernel goes by the mode, the owner and the access list
-//! that a file had when it was scanned, and so did whoever has it open or mapped. Nobody hears of
-//! opening a file in lower mode, and a page that the kernel has is for everybody who has the file
-//! open. So content of another version is given out only if nobody may do less with that version
-//! than with the one that is shown: then its attributes are shown from then on. Else it is
-//! [refused](FileSystem::divert), for as long as that is so.
+//! Where names and attributes are fixed, the kernel checks permissions by the mode, the owner and the access
+//! list that a file had when it was scanned, and so it did for processes that have it open or mapped. In
+//! `lower` mode no request reports an open, and a cached page is readable by all that have the file
+//! open. So content of another version is served only if no user has fewer rights on that version
+//! than on the one that is shown: then its attributes are shown from then on. Else it is
+//! [refused](FileSystem::divert), as long as that is so.
 //!
-//! A file with several names is one file to the kernel, and goes on as the file that it is as long as
-//! one of the names leads there, whatever takes the place of the others: who came by one of those must
-//! be able to get to it by one that is left. When no name leads there any more, all have to lead to one
-//! other file.
+//! A file with several names is one file to the kernel, and stays the same file as long as one of the
+//! names leads there, whatever replaces the others: users who opened it by one of those must be able to
+//! reach it by one that is left. When no name leads there any more, all have to lead to one other
+//! file.
 
 use blocks::{
     ACCESS_LIST, AllAttrs, AttrSource, FileId, FileKey, Lifetime, NodeKind, SourceError,
@@ -33,18 +33,18 @@ struct Found {
 
 /// Who gets to a file by one of its paths.
 struct Reachability {
-    /// Everybody who gets there by the directories that are shown.
+    /// All users who reach the file through the directories that are shown.
     reached_by_the_same: bool,
-    /// Everybody.
+    /// All users.
     open_to_all: bool,
 }
 
 impl FileSystem {
-    /// Notes that a file is in another version by now.
+    /// Records that a file has another version now.
     ///
     /// # Errors
-    /// If somebody who could read the version that is shown may not read that one; if it is no
-    /// regular file any more, or cannot be asked for its attributes.
+    /// If a user who may read the shown version may not read that one; if it is no regular file any
+    /// more, or its attributes cannot be read.
     pub(super) fn divert(&self, asked: &FileKey, now: Version) -> Result<(), FsError> {
         let file = asked.file;
         if self.names.lifetime() != Lifetime::Forever {
@@ -69,11 +69,11 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Says whether a file that is passed through to the source may be opened by the rights that are
-    /// shown: nobody hears of what is read of it then.
+    /// Checks whether a file that is passed through to the source may be opened by the rights that are
+    /// shown: its reads send no requests then.
     ///
     /// # Errors
-    /// If somebody may do less with the file as it is now.
+    /// If a user has fewer rights on the file as it is now.
     pub(crate) fn admit(&self, file: FileId) -> Result<(), FsError> {
         let shown = self.current_attr(file)?;
         let Some(attrs) = &self.attrs else {
@@ -88,8 +88,8 @@ impl FileSystem {
         Err(refusal(file, now))
     }
 
-    /// Has the kernel forget the attributes of a file that names no longer answer for, because
-    /// somebody may do less with it: it asks for its name again then, instead of opening it once more.
+    /// Makes the kernel drop the attributes of a file whose names are not valid for it any more, because
+    /// a user has fewer rights on it: the kernel then looks the name up again, instead of opening the file.
     pub(super) fn forget_revoked(&self, file: FileId, error: &FsError) {
         if let FsError::Source(error) = error
             && let SourceErrorKind::Stale { now } = error.kind()

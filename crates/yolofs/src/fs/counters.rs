@@ -1,4 +1,4 @@
-//! What a file system was asked, and how it answered.
+//! Counters of requests and responses of a file system.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub enum Request {
     /// A name was looked up.
     Lookup,
-    /// The kernel forgot files.
+    /// The kernel released inodes.
     Forget,
-    /// Attributes were asked for.
+    /// Attributes were requested.
     GetAttr,
     /// A symbolic link was read.
     ReadLink,
@@ -30,7 +30,7 @@ pub enum Request {
     ReadDirPlus,
     /// An open directory was closed.
     ReleaseDir,
-    /// The space was asked for.
+    /// The space was requested.
     StatFs,
     /// An extended attribute was read.
     GetXattr,
@@ -38,7 +38,7 @@ pub enum Request {
     ListXattr,
     /// Data or holes were sought.
     Lseek,
-    /// Permission was asked for.
+    /// A permission was checked.
     Access,
     /// Something tried to change the file system.
     Write,
@@ -102,13 +102,13 @@ impl Request {
 pub enum ReadOutcome {
     /// The bytes of the version that was expected.
     Served,
-    /// The file had changed: the bytes of the version that it has now.
+    /// The file had changed: bytes of its present version.
     Diverted,
     /// No bytes.
     Failed,
 }
 
-/// What a file system was asked since it was made, and how it answered.
+/// Counters of requests and responses since the file system was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     requests: [u64; Request::ALL.len()],
@@ -118,7 +118,7 @@ pub struct Counters {
     pub reads_served: u64,
     /// Reads that found their file changed, and gave the bytes it has now.
     pub reads_diverted: u64,
-    /// Reads that gave nothing.
+    /// Reads that failed.
     pub reads_failed: u64,
     /// Requests that failed because of the source or of us, reads included.
     pub errors: u64,
@@ -126,15 +126,15 @@ pub struct Counters {
     pub diverted_files: u64,
     /// Times that a file was opened on its copy on faster memory.
     pub copy_opens: u64,
-    /// Times that a copy could not be used, and the file was opened as if there were none.
+    /// How often a copy could not be used, and the file was opened without it.
     pub copies_failed: u64,
     /// Pages pushed into the kernel's page cache.
     pub injected_pages: u64,
-    /// Of these, pages that the kernel asked for again: it had dropped them.
+    /// Of these, pages that the kernel requested again, because it had evicted them.
     pub evicted_pages: u64,
     /// Blocks that were held back from the page cache, as a sample of what is needed.
     pub sampled_blocks: u64,
-    /// Of these, blocks that were asked for.
+    /// Of these, blocks that were requested.
     pub sampled_asked: u64,
 }
 
@@ -150,7 +150,7 @@ impl Counters {
         Request::ALL.into_iter().zip(self.requests)
     }
 
-    /// Returns how many requests there were that somebody waited for: all but forgets.
+    /// Returns the number of requests with a response: all but forgets.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.requests.iter().sum::<u64>() - self.requests(Request::Forget)

@@ -18,16 +18,16 @@ const CHASES: u32 = 8;
 /// The bits of a mode that let somebody run a file.
 const ANYBODY_RUNS: u16 = 0o111;
 
-/// Returns whether a file with this mode that begins so is a program: Linux runs none that is passed
-/// through (`execve` fails with `EIO`, up to 6.18 at least; mapping one as a library is no such
-/// thing).
+/// Returns whether a file with this mode and this beginning is a program: Linux runs no program that is
+/// passed through (`execve` fails with `EIO`, up to 6.18 at least; mapping one as a library
+/// works).
 #[must_use]
 pub fn is_program(mode: u32, head: &[u8]) -> bool {
     let may_run = mode & u32::from(ANYBODY_RUNS) != 0;
     may_run && (head.starts_with(b"#!") || head.starts_with(b"\x7fELF"))
 }
 
-/// Which way a read takes.
+/// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachePath {
     /// The kernel fills its page cache.
@@ -39,22 +39,22 @@ pub enum CachePath {
 /// How a file is to be opened.
 #[derive(Debug)]
 pub enum OpenDecision {
-    /// Through the kernel's page cache, which keeps what it has.
+    /// Through the kernel's page cache.
     Cached,
-    /// Straight to the first of these that the kernel takes: it does not ask us for the content.
+    /// By passthrough to the first of these that the kernel accepts: it sends no read requests.
     Passthrough(Vec<Backing>),
 }
 
-/// A file that the kernel may read in place of ours.
+/// A file that the kernel may read in place of the served one.
 #[derive(Debug)]
 pub struct Backing {
     /// The file, open for reading.
     pub fd: OwnedFd,
-    /// Where it lies.
+    /// Its place.
     pub to: PassedTo,
 }
 
-/// Where a file lies that another one is passed through to.
+/// The place of a file that another one is passed through to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassedTo {
     /// In the source: it is the file itself.
@@ -64,7 +64,7 @@ pub enum PassedTo {
 }
 
 impl PassedTo {
-    /// Returns what it is called.
+    /// Returns its name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -85,7 +85,7 @@ impl FileSystem {
     /// Decides how a file is to be opened for reading.
     ///
     /// # Errors
-    /// If the namespace cannot answer.
+    /// If the namespace fails.
     pub fn open(&self, file: FileId) -> Result<OpenDecision, FsError> {
         self.serve(Request::Open, || {
             let attr = self.current_attr(file)?;
@@ -164,8 +164,8 @@ impl FileSystem {
     /// the end of the file.
     ///
     /// # Errors
-    /// If the source cannot answer, or the file does not stop changing, or has just been cut short
-    /// and the kernel, which would take what is missing for zeros, does not know it yet.
+    /// If the source fails, or the file keeps changing, or was just truncated and the kernel, which
+    /// would fill the missing part with zeros, does not know it yet.
     pub fn read(
         &self,
         caller: Caller,
@@ -179,7 +179,7 @@ impl FileSystem {
         read.map(|read| read.len)
     }
 
-    /// Counts what a read has come to, unless somebody else is to answer it.
+    /// Counts the result of a read, unless it is to be answered by a waiter.
     pub(crate) fn count_read(&self, read: &Result<ReadAnswer, FsError>) {
         match read {
             Ok(read) => self.tally.read(read.outcome, read.len),
@@ -188,7 +188,7 @@ impl FileSystem {
         }
     }
 
-    /// [`read`](Self::read), for whoever [counts](Self::count_read) what is given to the reader.
+    /// [`read`](Self::read), for callers that [count](Self::count_read) the result themselves.
     pub(crate) fn read_uncounted(
         &self,
         caller: Caller,
@@ -237,12 +237,12 @@ impl FileSystem {
         })
     }
 
-    /// Returns the first offset from `offset` on that is data, or a hole. The source is asked only where
-    /// a file takes less space than it is long: where holes begin is on its disk, and an overlay asks
-    /// of each file that it copies up.
+    /// Returns the first offset from `offset` on that is data, or a hole. The source is asked only if a file
+    /// has less space than length: the begin of holes is on its disk, and an overlay asks for each file
+    /// that it copies up.
     ///
     /// # Errors
-    /// If there is none before the end of the file, or the source cannot answer.
+    /// If there is none before the end of the file, or the source fails.
     pub fn lseek(&self, file: FileId, offset: u64, what: Seek) -> Result<u64, FsError> {
         self.serve(Request::Lseek, || {
             let may_have_holes = self.current_attr(file)?.may_have_holes();

@@ -1,16 +1,16 @@
 //! Files that changed under the mount.
 //!
-//! The tree and the boot image speak of a file in one version. When the source says that it has
-//! another, the file is *diverted*: from then on its key carries the new version, so that every
-//! cache misses for it by itself, and its attributes are those of the new version. Somebody is
-//! told, who makes the kernel forget what it has of the old one.
+//! The tree and the boot image have one version of a file. When the source reports another, the file
+//! is *diverted*: from then on its key carries the new version, so that every cache misses for it, and
+//! its attributes are those of the new version. A callback makes the kernel invalidate what it cached of
+//! the old one.
 //!
-//! The kernel fills up a page that is answered in part with zeros, which nobody sees as long as it
-//! knows where the file ends. It takes a short answer for the new end of a file that was cut short,
-//! but not if anything about the file moved since it asked, such as our telling it to forget.
-//! So as long as it may believe the file to be longer, an answer that ends too early is none
-//! ([`Diversions::cuts`]). That ends when it has forgotten, whatever happens to the file since
-//! ([`Diversions::settle`]).
+//! The kernel fills up a page that is answered in part with zeros, which is invisible as long as it
+//! knows the end of the file. It takes a short response for the new end of a file that was truncated,
+//! but not if anything about the file changed since the request, such as an invalidation by us.
+//! So as long as it may assume the file to be longer, a response that ends too early is not sent
+//! ([`Diversions::cuts`]). That ends when it has invalidated the file, whatever happens to the file
+//! since ([`Diversions::settle`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ type OnDiverted = Box<dyn Fn(FileId) + Send>;
 #[derive(Default)]
 pub(crate) struct Diversions {
     files: RwLock<HashMap<FileId, Diversion>>,
-    /// The size of `files`, to be asked without the lock: almost always 0.
+    /// The size of `files`, readable without the lock: almost always 0.
     count: AtomicU64,
     /// How many were ever in there.
     noted: AtomicU64,
@@ -43,21 +43,21 @@ pub(crate) struct Diversions {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Diversion {
-    /// What the namespace says; if it comes to say something else, it knows better than we do.
+    /// The version of the namespace; if that changes, the namespace is right.
     from: Version,
     now: Version,
     /// All attributes in that version, if more than the version is known.
     attr: Option<Attr>,
-    /// The largest size that the kernel may believe the file has, until it knows the true one.
+    /// The largest size that the kernel may assume of the file, until it knows the true one.
     believed: Option<u64>,
 }
 
-/// A version that the kernel was not told of yet.
+/// A version that was not reported to the kernel yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unsettled {
-    /// Which.
+    /// The version.
     pub(crate) now: Version,
-    /// Whether the kernel may believe the file to be longer than that.
+    /// Whether the kernel may assume the file to be longer than that.
     pub(crate) shortened: bool,
 }
 
@@ -80,12 +80,12 @@ impl Diversions {
         self.ledger = Some(ledger);
     }
 
-    /// Notes that a file of names that are asked each time, which was thought to be in version `asked`,
-    /// is in version `now`.
+    /// Records that a file of names that are revalidated, which was expected in version `asked`, is in
+    /// version `now`.
     ///
     /// # Errors
-    /// If it cannot be written down. Then the file is not diverted: nobody may see the new version,
-    /// because the next server would not know of it and show the old one.
+    /// If the record cannot be written. Then the file is not diverted: the new version must not be
+    /// served, because the next server would not know of it and serve the old one.
     pub(super) fn divert(
         &self,
         file: FileId,
@@ -100,9 +100,9 @@ impl Diversions {
         self.note(&told, file, from, now, None)
     }
 
-    /// Notes that a file, which by its names is in version `named` and was thought to be in version
-    /// `asked`, has the attributes `attr`. If it is in another version than `asked` by now, another
-    /// reader was faster: nothing is noted, and whoever asks again learns what that reader found.
+    /// Records that a file, which has version `named` by its names and was expected in version `asked`, has
+    /// the attributes `attr`. If it has another version than `asked` by now, another reader was faster:
+    /// nothing is recorded, and a caller that asks again gets what that reader found.
     ///
     /// # Errors
     /// As [`Diversions::divert`].
@@ -185,23 +185,23 @@ impl Diversions {
         })
     }
 
-    /// Returns the version of a file if an answer about it that ends at `end`, where bytes up to
-    /// `wanted` were asked for, could leave the kernel with zeros that it takes for content.
+    /// Returns the version of a file if a response that ends at `end`, where bytes up to `wanted` were
+    /// requested, could make the kernel serve zeros as content.
     pub(super) fn cuts(&self, file: FileId, end: u64, wanted: u64) -> Option<Version> {
         let diversion = self.diversion(file)?;
         let believed = diversion.believed?;
         (end < wanted.min(believed)).then_some(diversion.now)
     }
 
-    /// Returns the version of a diverted file of which the kernel may believe what was so before.
+    /// Returns the version of a diverted file of which the kernel may have outdated data.
     pub(crate) fn unsettled(&self, file: FileId) -> Option<Unsettled> {
         let Diversion { now, believed, .. } = self.diversion(file)?;
         let shortened = believed? > now.size;
         Some(Unsettled { now, shortened })
     }
 
-    /// Notes that the kernel has forgotten what it had of a file, and knows what size it has in the
-    /// version `now` if it is shorter, unless it has changed again since.
+    /// Notes that the kernel has invalidated a file, and knows its size in the version `now` if it is
+    /// shorter, unless it has changed again since.
     pub(crate) fn settle(&self, file: FileId, now: Version) {
         if let Some(diversion) = self.files.write().get_mut(&file)
             && diversion.now == now
@@ -210,7 +210,7 @@ impl Diversions {
         }
     }
 
-    /// [Settles](Self::settle) a file, and keeps nothing of it: the names know its version.
+    /// [Settles](Self::settle) a file, and forgets it: the names know its version.
     pub(crate) fn forget(&self, file: FileId, now: Version) {
         let mut files = self.files.write();
         if files.get(&file).is_some_and(|known| known.now == now) {
@@ -226,7 +226,7 @@ impl Diversions {
         self.files.read().get(&file).copied()
     }
 
-    /// Notes that the new content of a file is not given to anybody.
+    /// Notes that the new content of a file is refused.
     pub(super) fn refuse(&self, file: FileId) {
         if !self.refused.swap(true, Relaxed) {
             log::warn!(
@@ -238,7 +238,7 @@ impl Diversions {
         }
     }
 
-    /// Returns the attributes of a file as they are now, given what the namespace says.
+    /// Returns the present attributes of a file, given those of the namespace.
     pub(super) fn correct(&self, file: FileId, attr: Attr) -> Attr {
         match self.diversion(file) {
             Some(Diversion {
@@ -259,7 +259,7 @@ impl Diversions {
         }
     }
 
-    /// Returns how many files were ever noted.
+    /// Returns how many files were ever recorded.
     pub(super) fn noted(&self) -> u64 {
         self.noted.load(Relaxed)
     }
@@ -270,13 +270,13 @@ impl Diversions {
         files
     }
 
-    /// Has `told` told of every file that is diverted from now on, or nobody.
+    /// Sets the callback for every file that is diverted from now on, or none.
     pub(crate) fn tell(&self, told: Option<OnDiverted>) {
         let _before = std::mem::replace(&mut *self.told.lock(), told);
     }
 
-    /// Tells again of every file that is diverted: the server that found out may have died before
-    /// the kernel had forgotten the old version.
+    /// Calls the callback again for every diverted file: the server that diverted it may have died before
+    /// the kernel invalidated the old version.
     pub(crate) fn tell_again(&self) {
         let told = self.told.lock();
         if let Some(told) = &*told {
@@ -284,7 +284,7 @@ impl Diversions {
         }
     }
 
-    /// Tells of a file of which the kernel has to forget something, now or later.
+    /// Calls the callback for a file that the kernel has to invalidate in part, now or later.
     pub(super) fn tell_of(&self, file: FileId) {
         if let Some(told) = &*self.told.lock() {
             told(file);
@@ -294,7 +294,7 @@ impl Diversions {
     /// Starts to push pages of a file, unless it is diverted.
     ///
     /// While the guard lives, [`Diversions::wait_for_pushes`] waits. So a page of the old version
-    /// is either pushed before the kernel is told to forget the old version, or never.
+    /// is either pushed before the kernel is told to invalidate the old version, or never.
     pub(crate) fn begin_push(&self, file: FileId) -> Option<RwLockReadGuard<'_, ()>> {
         let guard = self.pushing.read();
         self.diversion(file).is_none().then_some(guard)

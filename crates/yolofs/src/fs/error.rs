@@ -2,13 +2,13 @@
 
 use blocks::{SourceError, SourceErrorKind};
 
-/// Why the file system did not answer a request.
+/// Why a request to the file system failed.
 ///
-/// That a name does not exist is not among them: it is an answer, with a lifetime.
+/// A missing name is not among them: it is a result, with a lifetime.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FsError {
-    /// The names or the bytes could not be had.
+    /// The names or the bytes could not be read.
     #[error("the source did not answer")]
     Source(#[from] SourceError),
     /// The number of a file is not one that was ever given out.
@@ -35,7 +35,7 @@ pub enum FsError {
     /// A request of a kind that is not served, or that makes no sense.
     #[error("the request is not supported")]
     Invalid,
-    /// The space on the source could not be asked for.
+    /// The space on the source could not be determined.
     #[error("the source reports no free space")]
     Space(#[source] std::io::Error),
     /// The code that serves it panicked.
@@ -44,12 +44,12 @@ pub enum FsError {
 }
 
 impl FsError {
-    /// Whether the answer would take waiting, on a thread that must not wait.
+    /// Returns whether the result needs waiting, on a thread that must not wait.
     pub(crate) fn would_wait(&self) -> bool {
         matches!(self, Self::Source(error) if error.kind() == SourceErrorKind::WouldWait)
     }
 
-    /// Whether something went wrong here or below, rather than in what was asked.
+    /// Returns whether this is a failure here or below, rather than an invalid request.
     pub(super) fn is_failure(&self) -> bool {
         match self {
             Self::Source(_) if self.would_wait() => false,

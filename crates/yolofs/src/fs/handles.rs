@@ -12,8 +12,8 @@ impl FileSystem {
         self.names.generation(FileId::ROOT).is_some()
     }
 
-    /// Returns what tells a file from another that gets the same number in another mount; see
-    /// [`Namespace::generation`](blocks::Namespace::generation). FUSE wants that of the root to be 0.
+    /// Returns the generation that distinguishes a file from another with the same number in another mount; see
+    /// [`Namespace::generation`](blocks::Namespace::generation). FUSE requires 0 for the root.
     #[must_use]
     pub fn generation(&self, file: FileId) -> u32 {
         match file {
@@ -22,15 +22,15 @@ impl FileSystem {
         }
     }
 
-    /// Returns a file by its number, as it is now. Observers are not told: no name was looked up.
+    /// Returns a file by its number, as it is now. Observers are not notified: no name was looked up.
     ///
     /// # Errors
-    /// [`FsError::UnknownNode`] if there is none of that number, or the namespace cannot answer.
+    /// [`FsError::UnknownNode`] if there is none of that number, or the namespace fails.
     pub fn find(&self, file: FileId) -> Result<Entry, FsError> {
         self.serve(Request::Lookup, || self.found(file))
     }
 
-    /// Returns the directory that holds `dir`. Observers are not told.
+    /// Returns the parent of `dir`. Observers are not notified.
     ///
     /// # Errors
     /// As [`FileSystem::find`].

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use blocks::{BlockRange, FileId, RangeSet};
 use parking_lot::RwLock;
 
-/// What was pushed, and what came back.
+/// Pushed pages, and pages that were requested again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PageCounts {
     pub(super) injected: u64,
     pub(super) evicted: u64,
 }
 
-/// The pages that were pushed into the kernel and not asked for since.
+/// The pages that were pushed into the kernel and not requested since.
 ///
-/// A page that the kernel has is never asked for. So a read of a page that was pushed says that
-/// the kernel dropped it; the answer to the read puts it back, and it is no longer ours to count.
+/// The kernel never requests a page that it has. So a read of a pushed page shows that the kernel
+/// evicted it; the response restores it, and it is not counted any more.
 #[derive(Debug, Default)]
 pub(crate) struct Injected {
     files: RwLock<HashMap<FileId, RangeSet>>,
@@ -27,14 +27,14 @@ pub(crate) struct Injected {
 }
 
 impl Injected {
-    /// Notes that pages were pushed.
+    /// Records pushed pages.
     pub(crate) fn pushed(&self, file: FileId, range: BlockRange) {
         self.any.store(true, Relaxed);
         self.injected.fetch_add(range.len(), Relaxed);
         self.files.write().entry(file).or_default().insert(range);
     }
 
-    /// Notes that the kernel asked for pages.
+    /// Records pages that the kernel requested.
     pub(super) fn asked(&self, file: FileId, range: BlockRange) {
         if !self.any() {
             return;
@@ -51,7 +51,7 @@ impl Injected {
         }
     }
 
-    /// Notes that the kernel was told to forget a file.
+    /// Records that the kernel invalidated a file.
     pub(crate) fn forget(&self, file: FileId) {
         self.files.write().remove(&file);
     }

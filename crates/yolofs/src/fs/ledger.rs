@@ -7,37 +7,37 @@ use blocks::{Attr, FileId, Version};
 
 use super::FileSystem;
 
-/// A file of which another version was found than names and boot image speak of.
+/// A file with another version than in names and boot image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Diverted {
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// The version that the namespace says it has.
+    /// Its version in the namespace.
     pub from: Version,
     /// The version that it has.
     pub now: Version,
     /// All attributes in that version, if more than the version is known.
     pub attr: Option<Attr>,
-    /// The largest size that the kernel was ever told it has.
+    /// The largest size that was ever reported to the kernel.
     pub believed: u64,
 }
 
-/// Where it is written down which files changed, for who serves the mount next.
+/// A durable record of the files that changed, for the next server of the mount.
 pub trait Ledger: Send + Sync {
-    /// Writes down that a file changed; what was written of the same file before is void. Whoever
-    /// dies after this has returned, for whatever reason, leaves it to the next server.
+    /// Records that a file changed; an earlier record of the same file is void. When this has returned, the
+    /// record outlives this process, whatever ends it.
     ///
     /// # Errors
-    /// If it cannot be written. What was written before is still there.
+    /// If it cannot be written. The earlier record is still valid.
     fn note(&self, diverted: &Diverted) -> io::Result<()>;
 }
 
 impl FileSystem {
-    /// Adds where it is written down which files changed, with what earlier servers wrote there.
+    /// Adds a record of the files that changed, with those that earlier servers recorded.
     ///
-    /// A file that changed is written down before anybody sees a byte of its new version. So a
-    /// server that takes over goes on where the dead one was: no file goes back to a version that
-    /// its readers have seen the end of. Without a ledger, that is lost with the process.
+    /// A file that changed is recorded before any byte of its new version is served. So a server that takes
+    /// over continues where the dead one was: no file goes back to a version older than one that its readers
+    /// have seen. Without a ledger, that is lost with the process.
     #[must_use]
     pub fn with_ledger(mut self, ledger: Arc<dyn Ledger>, earlier: &[Diverted]) -> Self {
         self.diversions.remember(ledger, earlier);

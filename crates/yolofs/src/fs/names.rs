@@ -17,7 +17,7 @@ const DOTS: u64 = 2;
 /// A file and its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Which file.
+    /// The file.
     pub file: FileId,
     /// Its attributes as they are now.
     pub attr: Attr,
@@ -28,7 +28,7 @@ pub struct Node {
 pub struct Entry {
     /// The file, or `None` if there is no such name.
     pub node: Option<Node>,
-    /// How long that holds.
+    /// How long this may be cached.
     pub lifetime: Lifetime,
 }
 
@@ -37,28 +37,28 @@ pub struct Entry {
 pub struct DirItem<'a> {
     /// The name.
     pub name: &'a [u8],
-    /// What it names.
+    /// Its file.
     pub file: FileId,
     /// Its kind.
     pub kind: NodeKind,
-    /// The offset from which the listing goes on behind this entry.
+    /// The offset at which the listing continues behind this entry.
     pub next: u64,
 }
 
-/// The answer to a question for extended attributes.
+/// The response to a request for extended attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrReply {
-    /// How many bytes the answer has: the caller gave no buffer.
+    /// The size of the response: the caller gave no buffer.
     Size(u32),
-    /// The answer.
+    /// The response.
     Bytes(Vec<u8>),
 }
 
 impl FileSystem {
-    /// Looks a name up in a directory. A name that does not exist is an answer, not an error.
+    /// Looks a name up in a directory. A missing name is a result, not an error.
     ///
     /// # Errors
-    /// If the name is too long, or the namespace cannot answer.
+    /// If the name is too long, or the namespace fails.
     pub fn lookup(&self, caller: Caller, dir: FileId, name: &[u8]) -> Result<Entry, FsError> {
         let start = Instant::now();
         self.serve(Request::Lookup, || {
@@ -88,15 +88,15 @@ impl FileSystem {
     /// Returns the attributes of a file.
     ///
     /// # Errors
-    /// If the namespace cannot answer.
+    /// If the namespace fails.
     pub fn getattr(&self, file: FileId) -> Result<Attr, FsError> {
         self.serve(Request::GetAttr, || self.current_attr(file))
     }
 
-    /// Returns where a symbolic link points.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// If the namespace cannot answer, or the file is not a link.
+    /// If the namespace fails, or the file is not a link.
     pub fn readlink(&self, caller: Caller, link: FileId) -> Result<Vec<u8>, FsError> {
         let start = Instant::now();
         self.serve(Request::ReadLink, || {
@@ -110,7 +110,7 @@ impl FileSystem {
     /// `.`, then `..`, then the names.
     ///
     /// # Errors
-    /// If the file is not a directory, or the namespace cannot answer.
+    /// If the file is not a directory, or the namespace fails.
     pub fn readdir(
         &self,
         caller: Caller,
@@ -122,7 +122,7 @@ impl FileSystem {
     }
 
     /// Shows the entries of a directory as [`FileSystem::readdir`] does, with attributes. A file
-    /// that is gone by the time its attributes are asked for is left out.
+    /// that disappears before its attributes are read is left out.
     ///
     /// # Errors
     /// As [`FileSystem::readdir`].
@@ -152,10 +152,10 @@ impl FileSystem {
         })
     }
 
-    /// Returns how full the source is.
+    /// Returns the space of the source.
     ///
     /// # Errors
-    /// If the source does not tell.
+    /// If the source does not report it.
     pub fn statfs(&self) -> Result<Space, FsError> {
         self.serve(Request::StatFs, || match &self.space {
             Some(space) => {
@@ -170,7 +170,7 @@ impl FileSystem {
     /// it has to be.
     ///
     /// # Errors
-    /// If there is no such attribute, it does not fit, or the namespace cannot answer.
+    /// If there is no such attribute, it does not fit, or the namespace fails.
     pub fn getxattr(&self, file: FileId, name: &[u8], room: u32) -> Result<XattrReply, FsError> {
         self.serve(Request::GetXattr, || {
             let value = self.names.xattr(file, name)?;
@@ -182,7 +182,7 @@ impl FileSystem {
     /// `room` bytes: 0 asks how large it has to be.
     ///
     /// # Errors
-    /// If they do not fit, or the namespace cannot answer.
+    /// If they do not fit, or the namespace fails.
     pub fn listxattr(&self, file: FileId, room: u32) -> Result<XattrReply, FsError> {
         self.serve(Request::ListXattr, || {
             fit(self.names.xattr_names(file)?, room)

@@ -1,9 +1,9 @@
 //! Files that were read so soon after a change that another one may have left the same version.
 //!
-//! Times of files move in steps: of the kernel's tick, or of a second or two. A page that is read
-//! within the step of the last change may be of before another change in that step, and no version
-//! will ever tell. So what the kernel has of such a file is taken from it once the step is over, and
-//! it reads again, what no change can hide any more.
+//! Times of files have a granularity: of the kernel's tick, or of a second or two. A page that is read
+//! within one step of the last change may have content from before another change in that step, which no
+//! version shows. So the kernel's pages of such a file are invalidated once the step is over, and
+//! read again; later changes have other times.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant, SystemTime};
 use blocks::{FileId, Timestamp, Version};
 use parking_lot::Mutex;
 
-/// How long nobody looks when there is nothing to come.
+/// How long no check is made when nothing is to come.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Which files the kernel has to forget, and when. A file is here for two seconds at most after it
+/// The files that the kernel has to invalidate, and when. A file is here for two seconds at most after it
 /// was read last, and only if it had changed shortly before.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     files: Mutex<HashMap<FileId, Read>>,
-    /// What the kernel is being told to forget.
+    /// The file that the kernel is invalidating now.
     going: Mutex<Option<Due>>,
 }
 
@@ -33,14 +33,14 @@ struct Read {
 /// A file that is to be forgotten now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Due {
-    /// Which.
+    /// The file.
     pub(crate) file: FileId,
     size: u64,
 }
 
 impl Recent {
-    /// Notes that a file was read in a version, by somebody who began at `begun`. Returns whether that
-    /// has consequences which it had not before.
+    /// Records that a file was read in a version, by a read that began at `begun`. Returns whether it
+    /// was added.
     pub(super) fn read(&self, file: FileId, version: &Version, begun: SystemTime) -> bool {
         if !version.is_recent(Timestamp::of(begun)) {
             return false;
@@ -60,7 +60,7 @@ impl Recent {
         next.map_or(IDLE, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Takes out the files that are to be forgotten now.
+    /// Removes and returns the files that are to be invalidated now.
     pub(crate) fn take_due(&self) -> Vec<Due> {
         let now = Instant::now();
         let mut files = self.files.lock();
@@ -69,14 +69,14 @@ impl Recent {
             .collect()
     }
 
-    /// Notes what the kernel is being told to forget, or that it has been.
+    /// Records which file the kernel is invalidating now; `None` when it has.
     pub(crate) fn forgets(&self, due: Option<Due>) {
         *self.going.lock() = due;
     }
 
-    /// Returns whether an answer about a file that ends at `end`, where bytes up to `wanted` were
-    /// asked for, could leave the kernel with zeros that it takes for content: it takes the answer
-    /// for the end of a file that was cut short, but not while it forgets what it has of it.
+    /// Returns whether a response about a file that ends at `end`, where bytes up to `wanted` were
+    /// requested, could make the kernel serve zeros as content: it takes the response for the end of a file
+    /// that was truncated, but not while it invalidates the file.
     pub(super) fn cuts(&self, file: FileId, end: u64, wanted: u64) -> bool {
         let going = *self.going.lock();
         going.is_some_and(|due| due.file == file && end < wanted.min(due.size))

@@ -1,9 +1,9 @@
 //! A sample of the blocks of a boot image that is held back from the page cache.
 //!
-//! The kernel tells nobody which of its pages a boot used: what was pushed and never needed looks
-//! the same as what was. So a few blocks, chosen by their numbers, are not pushed; a boot that
-//! needs one asks for it, at the price of one request answered from memory. The share that is
-//! asked for is the share of all blocks that were worth pushing.
+//! The kernel does not report which of its pages a boot used: pushed pages that were never needed look
+//! the same as others. So a few blocks, chosen by their numbers, are not pushed; a boot that
+//! needs one requests it, at the price of one request answered from memory. The requested share
+//! is the share of all blocks that were worth pushing.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use blocks::{BlockIndex, BlockRange, FileId, RangeSet};
 use parking_lot::RwLock;
 
-/// How many blocks are in the sample, and how many of them were asked for.
+/// How many blocks are in the sample, and how many of them were requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SampleCounts {
     pub(super) held_back: u64,
@@ -24,7 +24,7 @@ pub(super) struct SampleCounts {
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
     files: RwLock<HashMap<FileId, File>>,
-    /// Whether there is any: reads of a mount without a sample take no lock.
+    /// Whether there is a sample: reads of a mount without one take no lock.
     any: AtomicBool,
     held_back: AtomicU64,
     asked: AtomicU64,
@@ -33,14 +33,14 @@ pub(crate) struct Sample {
 /// The sample in one file.
 #[derive(Debug, Default)]
 struct File {
-    /// What was held back.
+    /// The blocks that were held back.
     all: RangeSet,
-    /// What of it was not asked for so far.
+    /// Those that were not requested so far.
     waiting: RangeSet,
 }
 
 impl Sample {
-    /// Cuts `range` into the runs that are to be pushed, and notes the blocks between them.
+    /// Splits `range` into the runs to push, and records the blocks between them.
     pub(crate) fn hold_back(
         &self,
         file: FileId,
@@ -73,7 +73,7 @@ impl Sample {
         }
     }
 
-    /// Notes that the kernel asked for pages.
+    /// Records pages that the kernel requested.
     pub(super) fn asked(&self, file: FileId, range: BlockRange) {
         if !self.any.load(Relaxed) {
             return;

@@ -1,10 +1,10 @@
-//! Which versions are heard of while pages of a file are pushed.
+//! Records which versions are reported while pages of a file are pushed.
 //!
-//! Where names are asked again and again, the kernel drops the pages of a file itself when it is told
-//! of another version, and no diversion says so. Pages of the old version that are pushed after that
-//! would stay. So whatever version anybody hears of, on its way to the kernel, is noted before it
-//! gets there; and whoever pushes looks before and after. What was pushed into a file that the kernel
-//! is told of later, the kernel drops.
+//! Where names are revalidated, the kernel itself drops the pages of a file when it receives another
+//! version, and no diversion shows it. Pages of the old version that are pushed after that
+//! would stay. So every version is recorded on its way to the kernel, before it
+//! arrives there; and a push checks before and after. If the kernel receives another version
+//! after the push, it drops the pushed pages.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use blocks::{FileId, FileKey, Version};
 use parking_lot::RwLock;
 
-/// The files whose pages are being pushed, and what was heard of them.
+/// The files whose pages are being pushed, and the versions reported of them.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     files: RwLock<HashMap<FileId, SeenVersions>>,
@@ -33,15 +33,15 @@ enum SeenVersions {
 pub(crate) struct Watch<'a>(&'a Watched);
 
 impl Watched {
-    /// Watches these files and no others. Must begin before anybody asks for the version in which
-    /// they are to be pushed.
+    /// Watches these files and no others. Must begin before the version is requested in which they are to
+    /// be pushed.
     pub(super) fn watch(&self, files: impl Iterator<Item = FileId>) -> Watch<'_> {
         *self.files.write() = files.map(|file| (file, SeenVersions::None)).collect();
         self.any.store(true, SeqCst);
         Watch(self)
     }
 
-    /// Notes that a file was said to be in this version.
+    /// Records a reported version of a file.
     pub(super) fn heard(&self, file: FileId, version: Version) {
         if !self.any.load(SeqCst) {
             return;
@@ -61,7 +61,7 @@ impl Watched {
         }
     }
 
-    /// What [`FileSystem::is_still`](super::FileSystem::is_still) says.
+    /// Implements [`FileSystem::is_still`](super::FileSystem::is_still).
     pub(super) fn is_still(&self, key: &FileKey) -> bool {
         let heard = self.files.read().get(&key.file).copied();
         heard.is_none_or(|heard| heard == SeenVersions::One(key.version))

@@ -30,19 +30,19 @@ struct OpenFile {
     /// Where it is passed to, unless it goes through the page cache.
     passed: Option<(Arc<BackingId>, PassedTo)>,
     opens: u64,
-    /// Whether the kernel took none of the files that it was offered: it is not asked again.
+    /// Whether the kernel refused all files that it was offered: no more are offered.
     refused: bool,
 }
 
-/// What the opens of each file came to. When the last is closed the kernel has forgotten them by
-/// the time it tells us.
+/// The decisions about open files. When the last user closes one, the kernel has dropped the decision
+/// before it notifies us.
 #[derive(Debug, Default)]
 pub(super) struct Backings {
     ways: Mutex<HashMap<FileId, OpenFile>>,
 }
 
 impl Backings {
-    /// Opens a file the way it is open already; `None` if it is not, and nothing is decided for it
+    /// Opens a file as it is open already; `None` if it is not, and no decision was made
     /// yet.
     pub(super) fn open_again(&self, file: FileId) -> Option<Opened> {
         let mut ways = self.ways.lock();

@@ -1,10 +1,10 @@
-//! Files that the kernel finds by a handle are made known to it by a name, too.
+//! Gives names to files that the kernel finds by a handle.
 //!
-//! Since Linux 6.16 a name has an epoch, and one of an earlier epoch than the connection's holds no
-//! longer. A file that was found by its handle alone has no name, and for an epoch whatever lay in
-//! that memory before: below an overlay it is stale at the second look (`ESTALE`), and nobody asks
-//! us. So the file is looked up by its path, through the private mount, before the question for its
-//! handle is answered: the kernel then takes what it has already.
+//! Since Linux 6.16 a name has an epoch, and one of an earlier epoch than the connection's is not valid
+//! any more. A file that was found by its handle alone has no name, and an uninitialized epoch:
+//! below an overlay it is stale at the second look-up (`ESTALE`), without a request to
+//! us. So the file is looked up by its path, through the private mount, before the request for its
+//! handle is answered: the kernel then uses the inode that it has.
 //!
 //! That is done on a thread that serves no requests: the look-ups are requests, too.
 
@@ -32,7 +32,7 @@ const QUEUE: usize = 1024;
 /// it must not forget the name.
 const HOLD: Duration = Duration::from_secs(1);
 
-/// The answer to a question for a handle, to be given when the file has a name.
+/// The response to a request for a handle, to be sent when the file has a name.
 pub(super) struct PendingReply {
     pub(super) file: FileId,
     pub(super) attr: FileAttr,
@@ -50,13 +50,13 @@ pub(super) enum Nameless {
     Stale,
 }
 
-/// Gives answers when the files have names. The thread starts with the first.
+/// Sends responses when the files have names. The thread starts with the first.
 #[derive(Debug)]
 pub(super) struct Connector {
     fs: Arc<FileSystem>,
     state: Arc<State>,
     nameless: Nameless,
-    /// The thread ends when this is dropped. Nobody waits for it: it may be waiting for an answer of
+    /// The thread ends when this is dropped, without a join: it may be waiting for a response of
     /// a connection that is over.
     answers: Mutex<Option<SyncSender<PendingReply>>>,
 }
@@ -71,7 +71,7 @@ impl Connector {
         }
     }
 
-    /// Has an answer given; never waits for that.
+    /// Queues a response; never waits.
     pub(super) fn answer(&self, answer: PendingReply) {
         let mut answers = self.answers.lock();
         if answers.is_none() {

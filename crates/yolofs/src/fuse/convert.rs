@@ -1,4 +1,4 @@
-//! Numbers, attributes, kinds, times and lifetimes as FUSE wants them.
+//! Conversion of numbers, attributes, kinds, times and lifetimes to those of FUSE.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! Giving the kernel an answer, or saying why there is none.
+//! Sending the kernel a response or an error.
 
 use std::sync::Arc;
 

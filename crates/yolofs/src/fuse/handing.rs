@@ -1,7 +1,7 @@
-//! Handing requests over that need the source.
+//! Handing over requests that need the source.
 //!
-//! The threads of a mount answer from memory and from the boot image. What would have to wait for the
-//! source goes to those who wait for it, with the reply: who waits has no thread of the mount.
+//! The threads of a mount answer from memory and from the boot image. A request that has to wait for the
+//! source goes to a waiter, with its reply: waiting takes no thread of the mount.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::give::give_data;
 use crate::fs::{FileSystem, FsError, ReadAnswer};
 
-/// Asks a file system for what can be answered at once, if there is somebody to wait for the rest.
+/// Calls a file system without waiting, if there is a waiter for the rest.
 pub(super) fn now<T>(fs: &FileSystem, ask: impl FnOnce() -> T) -> T {
     match fs.waiter() {
         Some(_) => prompt::now(ask),
@@ -20,8 +20,8 @@ pub(super) fn now<T>(fs: &FileSystem, ask: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Has a request answered by somebody who may wait for the source: `ask` finds the answer, and `give`
-/// gives it, or says that there is none in time. Whichever comes first takes the reply, and only that is
+/// Has a waiter answer a request: `ask` computes the result, and `give` sends it, or an error if there is
+/// none in time. The first of the two takes the reply, and only that is
 /// counted.
 pub(super) fn over<R, T>(
     fs: &Arc<FileSystem>,
@@ -63,7 +63,7 @@ pub(super) fn over<R, T>(
     waiter.wait_for(Box::new(work), Box::new(late));
 }
 
-/// Has a read of `size` bytes answered by somebody who may wait for the source.
+/// Has a waiter answer a read of `size` bytes.
 pub(super) fn over_read(
     fs: &Arc<FileSystem>,
     reply: ReplyData,

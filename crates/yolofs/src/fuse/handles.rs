@@ -1,9 +1,9 @@
 //! Handles of files: a number and a generation, by which the kernel finds a file again that it has
-//! forgotten. NFS servers give them out. Overlays keep them on disk, to know what an upper file was
-//! copied from and which of its hard links were written through.
+//! forgotten. NFS servers send them to clients. Overlays store them on disk, to know from which file an
+//! upper file was copied and which of its hard links were written through.
 //!
-//! A kernel that is told nothing gives out handles and forgets what they mean, so that an overlay
-//! finds out when it is too late. It is told either way: that handles are good, or (since Linux 6.9)
+//! Without a declaration the kernel hands out handles that it cannot resolve later, which an overlay
+//! notices too late. So it is declared either way: that handles are valid, or (since Linux 6.9)
 //! that there are none, and overlays do without from the beginning.
 
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use crate::serving::State;
 /// The version of the protocol, after 7, that the first kernels speak which have epochs: Linux 6.16.
 const WITH_EPOCHS: u32 = 44;
 
-/// What the kernel is told of handles.
+/// What was declared to the kernel about handles.
 #[derive(Debug)]
 pub(super) struct Handles {
     fs: Arc<FileSystem>,
     wanted: InitFlags,
-    /// Whether it was told that they are good. A kernel that was not has met every file with
-    /// generation 0, and would take one with another for another file.
+    /// Whether handles were declared valid. Otherwise the kernel has seen every file with generation 0,
+    /// and would take one with another generation for another file.
     agreed: AtomicBool,
     pub(super) connector: Connector,
 }
 
-/// A look-up that stands for a question about a handle, with its answer.
+/// A look-up that represents a request about a handle, with its response.
 pub(super) enum Asked {
     /// For a file that the kernel has forgotten.
     Forgotten(Result<Entry, FsError>),
-    /// For one that it knows, or for the directory that holds one.
+    /// For a file that it knows, or for the parent of one.
     Known(Result<Entry, FsError>),
 }
 
@@ -59,12 +59,12 @@ impl Handles {
         }
     }
 
-    /// What the kernel is to be told.
+    /// What to declare to the kernel.
     pub(super) const fn wanted(&self) -> InitFlags {
         self.wanted
     }
 
-    /// Notes what the kernel was told, now or by an earlier server.
+    /// Records what was declared to the kernel, now or by an earlier server.
     pub(super) fn agree(&self, told: InitFlags) {
         let agreed = told.contains(InitFlags::FUSE_EXPORT_SUPPORT);
         self.agreed.store(agreed, Relaxed);
@@ -79,11 +79,11 @@ impl Handles {
         Generation(u64::from(generation))
     }
 
-    /// Answers a look-up that stands for a question about a handle; `None` if `name` is a name, which
-    /// these never are: the kernel knows what `.` and `..` mean in a path.
+    /// Answers a look-up that stands for a request about a handle; `None` if `name` is a real name, which
+    /// these never are: the kernel resolves `.` and `..` in a path itself.
     ///
-    /// `/` is what the kernel calls a file that it found by its handle and knows no name of. Overlays
-    /// have such files looked up again, in themselves, and call them stale if nothing is found.
+    /// `/` is the kernel's name of a file that it found by its handle without a name. Overlays
+    /// look up such files again, in themselves, and treat them as stale if nothing is found.
     pub(super) fn asked(&self, file: FileId, name: &[u8]) -> Option<Asked> {
         match name {
             b"." => Some(Asked::Forgotten(self.fs.find(file))),

@@ -1,4 +1,4 @@
-//! Listings that somebody else makes: collected first, for whoever gives up has the reply.
+//! Listings made by a waiter: collected first, because the reply belongs to the deadline's thread if it is late.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;

@@ -15,7 +15,7 @@ pub enum MountError {
     Target {
         /// The target.
         target: PathBuf,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
     /// A step that has nothing to do with the target failed.
@@ -23,7 +23,7 @@ pub enum MountError {
     Step {
         /// The step.
         doing: &'static str,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
     /// The mount could not be taken away: it is in use, or the process may not.
@@ -31,16 +31,16 @@ pub enum MountError {
     Unmount {
         /// The target.
         target: PathBuf,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
-    /// Another mount lies on top of ours.
+    /// Another mount covers ours.
     #[error("another mount lies on top of {}", target.display())]
     Covered {
         /// The target.
         target: PathBuf,
     },
-    /// The mount was taken away, but the mount table goes on to show it.
+    /// The mount was unmounted, but the mount table still shows it.
     #[error("the mount table still shows what was unmounted")]
     Lost,
 }

@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The watcher of this process, as long as there is a mount to watch.
 static RUNNING: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
 
-/// A place among the watched mounts, until dropped. The state is told, and lets go, when the mount
-/// is no longer in the table.
+/// A watch on one mount, until dropped. When the mount is no longer in the table, the state is
+/// notified and releases it.
 #[derive(Debug)]
 pub(super) struct Watch {
     watcher: Arc<Watcher>,
@@ -92,11 +92,11 @@ impl Watched {
     }
 }
 
-/// The thread. Dropped with the last [`Watch`], by whoever has that, never by the thread itself.
+/// The thread. Dropped with the last [`Watch`], by its holder, never by the thread itself.
 #[derive(Debug)]
 struct Watcher {
     watched: Arc<Watched>,
-    /// Asks for a look at the table.
+    /// Triggers a check of the table.
     look: Arc<EventFd>,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,

@@ -208,7 +208,7 @@ fn leave_out_present(jobs: &mut Vec<Job>, walker: &Walker) -> u64 {
     present
 }
 
-/// Reads job after job from the cache, until there are no more or nobody takes them.
+/// Reads job after job from the cache, until there are no more or the receiver is gone.
 fn fill(
     jobs: Vec<Job>,
     cache: &dyn BlockCache,

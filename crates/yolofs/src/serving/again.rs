@@ -1,10 +1,10 @@
-//! Having the kernel forget once more what changed, when no earlier server is left.
+//! Invalidates changed files once more, when no earlier server is left.
 //!
-//! A server that is killed in the middle of a push goes on with it, in the kernel, when the reader who
-//! held it up has his answer. That answer is its successor's, who may have found by then that the file
-//! has changed, and had the kernel forget the old version: what the dead one pushes after that would
-//! stay. So as long as a thread of an earlier server is left, nothing that was forgotten counts as
-//! forgotten for good.
+//! A server that is killed in the middle of a push continues it, in the kernel, when the reader that
+//! blocked it has its response. That response comes from the successor, which may have found by then that
+//! the file has changed, and have invalidated the old version: pages that the dead server pushes after
+//! that would stay. So as long as a thread of an earlier server is left, no invalidation counts as
+//! final.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::fs::FileSystem;
 /// How often to look: a server that was killed is gone within milliseconds, unless it is held up.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Says whether the servers of a mount before this one are gone.
+/// Detects whether the earlier servers of a mount are gone.
 #[derive(Clone)]
 pub struct Predecessors(Arc<dyn Fn() -> bool + Send + Sync>);
 

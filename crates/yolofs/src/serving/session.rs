@@ -28,7 +28,7 @@ pub(super) enum ServedBefore {
     Yes,
 }
 
-/// A session that knows what the kernel was told, and serves nothing yet.
+/// A session that knows what was sent to the kernel, and serves nothing yet.
 pub(super) struct Agreed {
     session: fuser::Session<Adapter>,
     pub(super) hello: Hello,

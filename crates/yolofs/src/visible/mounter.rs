@@ -24,7 +24,7 @@ pub trait Mounter: Debug + Send + Sync {
         layering: Layering,
     ) -> io::Result<()>;
 
-    /// Tries once to unmount what it attached. Nobody else's mount is taken away.
+    /// Tries once to unmount what it attached. No other mount is removed.
     fn unmount(&self, mount: &Visible, busy: Busy) -> Tried;
 }
 

@@ -1,12 +1,12 @@
-//! What is known of the line of a connection, and how its handshake measures it.
+//! The measured properties of a connection's network path, and how its handshake measures them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::Connection;
+use super::{Connection, Lane};
 
 impl Connection {
-    /// Notes how long a response of a handshake took.
+    /// Records the round trip of a handshake.
     pub(in crate::client) fn measured(&self, round_trip: Duration) {
         let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
         let micros = micros.max(1);
@@ -16,7 +16,7 @@ impl Connection {
         }
     }
 
-    /// Returns the rate of what came for a START, in bytes per second; 0 if that was too little to tell.
+    /// Returns the rate of the response to a START, in bytes per second; 0 if that was too short to measure.
     pub(in crate::client) fn rate(&self) -> u64 {
         self.rate.load(Relaxed)
     }
@@ -31,10 +31,12 @@ impl Connection {
     /// is nothing that depends on the challenge. The first connection waits for it, since the service learns from
     /// that how long the line is.
     pub(in crate::client) fn speaks_at_once(&self) -> bool {
-        self.lane == 1 && self.shared.config.key.is_none() && !self.waits.load(Relaxed)
+        self.place.lane == Lane::Background
+            && self.shared.config.key.is_none()
+            && !self.waits.load(Relaxed)
     }
 
-    /// Notes that the service is of a release that understands less.
+    /// Notes that the service is of a release with an older handshake.
     pub(in crate::client) fn waits_for_the_challenge(&self) {
         self.waits.store(true, Relaxed);
     }

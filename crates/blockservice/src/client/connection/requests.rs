@@ -1,4 +1,4 @@
-//! What is asked of the service, as frames, with who receives the responses.
+//! Requests to the service, as frames, with the receivers of the responses.
 
 use super::starting::Starting;
 use super::{Command, Connection, OpenRead, Pending, Reads, STARTS_SINCE, StartRefused};
@@ -98,7 +98,7 @@ impl Connection {
         let Some((handle, _)) = handle else {
             // It could not be opened.
             if let Some(receiver) = reads.source.receiver() {
-                receiver.refused(self.lane);
+                receiver.refused(self.number());
             }
             return None;
         };

@@ -13,7 +13,7 @@ use super::super::registered::{Receiver, RegisteredSource};
 use crate::wire::{Ask, ErrorCode, Frame, Message};
 use std::sync::Arc;
 
-/// Bytes of an index and a plan from which a rate can be told.
+/// Bytes of an index and a plan that suffice to measure a rate.
 const RATED_MIN: u64 = 64 << 10;
 
 /// What a START brought before its chunks.
@@ -32,16 +32,16 @@ pub(in crate::client) struct StartAnswer {
 /// Why a START was not answered.
 #[derive(Debug)]
 pub(in crate::client) enum StartRefused {
-    /// The service speaks version 1 of the protocol, which has no START.
+    /// The service uses version 1 of the protocol, which has no START.
     Old,
     /// The service refused it.
     Refused(ErrorCode, String),
-    /// What came is not an answer.
+    /// The response is not valid.
     Wrong(&'static str),
 }
 
-/// Takes the answer of a START, and returns who is told of the chunks that follow. Dropped without a
-/// call if the connection is lost.
+/// Receives the response to a START, and returns the receiver of the chunks that follow. Dropped
+/// without a call if the connection is lost.
 pub(in crate::client) type Begin = Box<
     dyn FnOnce(Result<StartAnswer, StartRefused>) -> Option<Weak<dyn Receiver>> + Send + 'static,
 >;
@@ -54,7 +54,7 @@ pub(in crate::client) struct StartRequest {
     pub(in crate::client) have: ContentId,
     /// Chosen by the client, for the stream that may follow.
     pub(in crate::client) stream: StreamId,
-    /// Gone when nobody waits for it any more.
+    /// Dropped when no thread waits for it any more.
     pub(in crate::client) waiter: Weak<()>,
     pub(in crate::client) begin: Begin,
 }
@@ -84,7 +84,7 @@ struct Announced {
 pub(super) struct Starting {
     pub(super) request: StartRequest,
     announced: Option<Announced>,
-    /// When STARTED came.
+    /// When STARTED arrived.
     began: Instant,
     index: Vec<u8>,
     plan: Vec<u8>,
@@ -93,11 +93,11 @@ pub(super) struct Starting {
 /// How far a START is answered.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// More comes.
+    /// More frames follow.
     Going,
     /// Index and plan are there.
     Complete,
-    /// It is refused, or the answer breaks a rule.
+    /// It is refused, or the response breaks a rule.
     Over(StartRefused),
 }
 
@@ -112,7 +112,7 @@ impl Starting {
         }
     }
 
-    /// Returns the message that asks.
+    /// Returns the request.
     pub(super) fn message(&self) -> Message {
         Message::Start {
             ask: self.request.ask,
@@ -121,7 +121,7 @@ impl Starting {
         }
     }
 
-    /// Takes one frame of the answer. Memory grows with what comes, not with what was announced.
+    /// Handles one frame of the response. Memory grows with the received bytes, not with the announced length.
     pub(super) fn take(&mut self, frame: Frame) -> Progress {
         match (frame.message, &self.announced) {
             (Message::Error { code, text }, _) => {
@@ -182,7 +182,7 @@ impl Starting {
         Some((announced.handle, announced.id))
     }
 
-    /// Returns the bytes per second of what came since STARTED; `None` if that was too little to tell.
+    /// Returns the bytes per second since STARTED; `None` if that was too short to measure.
     pub(super) fn rate(&self, now: Instant) -> Option<u64> {
         let bytes = (self.index.len() + self.plan.len()) as u64;
         let micros = now.duration_since(self.began).as_micros();
@@ -190,7 +190,7 @@ impl Starting {
         (bytes >= RATED_MIN).then(|| bytes.saturating_mul(1_000_000) / micros.max(1))
     }
 
-    /// Hands over what came, and returns who takes the chunks of the stream, if one follows.
+    /// Delivers the response, and returns the receiver of the chunks of the stream, if one follows.
     pub(super) fn begin(self, number: u64) -> Option<Weak<dyn Receiver>> {
         let Some(announced) = self.announced else {
             return (self.request.begin)(Err(StartRefused::Wrong("no STARTED")));

@@ -1,4 +1,4 @@
-//! How long a read waits for the service when somebody else can answer it, too: the origin, or a local disk.
+//! How long a read waits for the service when another source can serve it, too: the origin, or a local disk.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ const WRONG_LIMIT: u32 = 16;
 /// How long it is not asked, at first and at most; twice as long each time.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 
-/// What is held against the service.
+/// Reasons to avoid the service.
 #[derive(Debug)]
 pub(super) struct Doubts {
     /// Since when it is suspected of silence.
     silent: Option<Instant>,
     /// The weight of chunks with wrong content.
     wrong: u32,
-    /// Until when it is not asked because of these.
+    /// Until when no requests are sent because of these.
     refused_until: Option<Instant>,
-    /// How long it is not asked the next time.
+    /// The next pause.
     pause: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Doubts {
 }
 
 impl Flights {
-    /// Returns how long a read waits for the service that can be answered by somebody else: longer than an answer
+    /// Returns how long a read that another source can serve waits for the service: longer than a response
     /// takes, but not at all while the service is silent, or has sent too many wrong chunks.
     pub(in crate::client) fn patience_beside(&self) -> Duration {
         let connections = || self.connections.iter();
@@ -106,7 +106,7 @@ impl Flights {
         }
     }
 
-    /// Has the service asked for a sign of life, for which nobody waits.
+    /// Has the service asked for a sign of life, for which no reader waits.
     fn probe(&self) {
         for connection in self.connections.iter().filter(|c| c.is_up()) {
             let connection = Arc::clone(connection);
@@ -119,8 +119,8 @@ impl Flights {
         }
     }
 
-    /// Notes that somebody waited since then and got nothing: the service is suspected of silence if nothing
-    /// else came either.
+    /// Notes that a reader has waited since then without success: the service is suspected of silence if no
+    /// other data arrived either.
     pub(in crate::client) fn waited_in_vain(&self, since: Instant) {
         let heard = self.connections.iter().filter_map(|c| c.heard()).max();
         if heard.is_none_or(|heard| heard <= since) {
@@ -128,12 +128,12 @@ impl Flights {
         }
     }
 
-    /// Returns whether whoever has somebody else to ask should, because of wrong chunks.
+    /// Returns whether readers with another source should avoid the service, because of wrong chunks.
     pub(in crate::client) fn is_refused(&self) -> bool {
         self.doubts.lock().refuses(Instant::now())
     }
 
-    /// Notes that the content of a chunk was right.
+    /// Notes that the content of a chunk was valid.
     pub(super) fn was_right(&self) {
         self.doubts.lock().right();
     }

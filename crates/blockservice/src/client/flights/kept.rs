@@ -1,7 +1,7 @@
-//! Chunks in memory: those that were read, and those that came before anybody read them.
+//! Chunks in memory: those that were read, and those that arrived ahead of reads.
 //!
-//! A chunk that was read is kept twice for a while: its content, for the next 4 KiB of it, and as it came,
-//! which takes a third of the room and is still there when a plan is replayed that a program ran ahead of.
+//! A chunk that was read is cached twice for a while: its content, for the next 4 KiB of it, and as received,
+//! which takes a third of the memory and is still there when a plan is replayed more slowly than the program reads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Arrived, Chunk};
 const READ_BYTES: usize = 32 << 20;
 /// Bytes of chunks that were read, as they came.
 const PACKED_BYTES: usize = 32 << 20;
-/// Bytes of chunks that nobody has read yet, as they came: a plan is replayed about as fast as it comes.
+/// Bytes of chunks that have not been read yet, as they were received: a plan is replayed about as fast as it comes.
 const AHEAD_BYTES: usize = 128 << 20;
 /// How long these are kept, before they count as read.
 const AHEAD: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ const AHEAD: Duration = Duration::from_secs(30);
 pub(super) enum Found {
     /// Its content.
     Opened(Chunk),
-    /// As it came.
+    /// As received.
     Packed(Arc<Arrived>),
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Enough,
-    /// Others went before anybody read them.
+    /// Others were evicted unread.
     Full,
 }
 
@@ -74,14 +74,14 @@ impl Kept {
         self.read.get(number).or_else(|| self.packed.get(number))
     }
 
-    /// Returns a chunk for who replays a plan, and comes back to it.
+    /// Returns a chunk for the replay of a plan, which reads it several times.
     pub(super) fn peek(&self, number: u32) -> Option<Found> {
         let found = self.read.peek(number);
         let packed = || self.ahead.peek(number).or_else(|| self.packed.peek(number));
         found.or_else(packed)
     }
 
-    /// Keeps a chunk that was read. What came ahead stays, for who comes back to it.
+    /// Caches a chunk that was read. One that arrived ahead stays, for further reads.
     pub(super) fn add_read(&mut self, number: u32, found: Found) {
         match found {
             Found::Opened(_) => self.read.insert(number, found),
@@ -89,7 +89,7 @@ impl Kept {
         };
     }
 
-    /// Keeps a chunk that nobody has read yet.
+    /// Caches a chunk that was not read yet.
     pub(super) fn add_ahead(&mut self, now: Duration, number: u32, arrived: Arc<Arrived>) -> Room {
         if self.read.peek(number).is_some() || self.packed.peek(number).is_some() {
             return Room::Enough;
@@ -112,6 +112,21 @@ impl Kept {
         self.packed.remove(number);
         self.ahead.remove(number);
         self.since.remove(&number);
+    }
+
+    /// Drops what came on connections for which `is_of` holds and was not verified, and returns which chunks.
+    pub(super) fn forget_unverified(&mut self, is_of: impl Fn(usize) -> bool) -> Vec<u32> {
+        let is_doubtful = |found: &Found| match found {
+            Found::Opened(_) => false,
+            Found::Packed(arrived) => !arrived.is_verified() && is_of(arrived.connection()),
+        };
+        let mut gone = Vec::new();
+        for lru in [&self.ahead, &self.packed] {
+            let order = lru.order.values().copied();
+            gone.extend(order.filter(|number| lru.peek(*number).is_some_and(|f| is_doubtful(&f))));
+        }
+        gone.iter().for_each(|number| self.forget(*number));
+        gone
     }
 
     /// Moves what nobody read for long to what was read, and returns when there is more to move.
@@ -205,7 +220,7 @@ mod tests {
             raw_len: u32::try_from(len).unwrap(),
             bytes: vec![1; len],
         };
-        Arc::new(Arrived::new(ContentId([0; 32]), stored, Class::Prefetch))
+        Arc::new(Arrived::new(ContentId([0; 32]), stored, Class::Prefetch, 0))
     }
 
     #[test]
@@ -278,5 +293,23 @@ mod tests {
         assert_eq!(added, [Room::Enough, Room::Enough, Room::Full]);
         assert!(kept.peek(1).is_none() && kept.peek(3).is_some());
         assert_eq!(kept.since.len(), 2);
+    }
+
+    #[test]
+    fn what_came_from_one_who_lies_goes_unless_it_was_verified() {
+        let mut kept = Kept::new();
+        for number in 1..=3 {
+            kept.add_ahead(Duration::ZERO, number, arrived(3));
+        }
+        kept.get(2);
+        if let Some(Found::Packed(verified)) = kept.peek(3) {
+            verified.is_first_time();
+        }
+        assert!(
+            kept.forget_unverified(|connection| connection != 0)
+                .is_empty()
+        );
+        assert_eq!(kept.forget_unverified(|connection| connection == 0), [1, 2]);
+        assert!(kept.peek(1).is_none() && kept.peek(2).is_none() && kept.peek(3).is_some());
     }
 }

@@ -13,7 +13,7 @@ impl Flights {
         self.open(number, &found)
     }
 
-    /// Returns a chunk that is in memory, for who replays a plan and comes back to it.
+    /// Returns a chunk that is in memory, for the replay of a plan, which reads it several times.
     pub(in crate::client) fn peek(&self, number: u32) -> Option<Chunk> {
         let found = self.state.lock().kept.peek(number)?;
         self.open(number, &found)
@@ -24,8 +24,8 @@ impl Flights {
         self.state.lock().kept.peek(number).is_some()
     }
 
-    /// Returns the content of a chunk, verified; `None`, said on the log, if it is something else. Then
-    /// it is not in memory any more, and is requested again, or read from elsewhere.
+    /// Returns the content of a chunk, verified; `None`, which is logged, if it is wrong. Then it is
+    /// removed from memory, and is requested again, or read from another source.
     pub(super) fn open(&self, number: u32, found: &Found) -> Option<Chunk> {
         let arrived = match found {
             Found::Opened(chunk) => return Some(Arc::clone(chunk)),
@@ -36,15 +36,11 @@ impl Flights {
         if let Some(Found::Opened(chunk)) = opened {
             return Some(chunk);
         }
-        let content = arrived.content();
-        let mut state = self.state.lock();
-        let Ok(chunk) = content else {
-            state.kept.forget(number);
-            drop(state);
-            self.counters.lies.fetch_add(1, Relaxed);
-            self.was_wrong();
+        let Ok(chunk) = arrived.content() else {
+            self.lied(number, arrived);
             return None;
         };
+        let mut state = self.state.lock();
         // Who fills a store keeps it there.
         if state.kept.peek(number).is_some() {
             let opened = Found::Opened(Arc::clone(&chunk));

@@ -1,4 +1,4 @@
-//! Who waits for chunks, and who only has them fetched.
+//! Requests for chunks, with and without a waiting thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use super::kept::Found;
 use super::{Arrived, Chunk, Flights};
 
-/// How long what nobody waits for may take.
+/// How long a request may take for which no reader waits.
 const AHEAD: Duration = Duration::from_secs(60);
 
 /// A ticket of the engine, and what has become of its chunks.
@@ -21,7 +21,7 @@ pub(super) struct Waiting {
     pub(super) priority: Priority,
     /// Chunks that did not end.
     open: usize,
-    /// What came, for who waits for it; `None` if nobody does.
+    /// The received chunks, for a waiting thread; `None` without one.
     found: Option<HashMap<u32, Found>>,
     done: Arc<Notify>,
 }
@@ -36,7 +36,7 @@ impl Waiting {
         }
     }
 
-    /// Notes how one chunk ended, and returns whether nobody needs the ticket any more.
+    /// Records the result of one chunk, and returns whether the ticket is not needed any more.
     pub(super) fn end(&mut self, number: u32, arrived: Option<&Arc<Arrived>>) -> bool {
         self.open = self.open.saturating_sub(1);
         if let (Some(found), Some(arrived)) = (&mut self.found, arrived) {
@@ -88,8 +88,8 @@ impl Drop for Ahead {
 }
 
 impl Flights {
-    /// Returns chunks by their numbers: what is in memory, and what comes until `deadline`. Waits on
-    /// the calling thread. Ends early when it is known that nothing more comes, and when the client
+    /// Returns chunks by their numbers: those in memory, and those that arrive until `deadline`. Waits on
+    /// the calling thread. Returns early when no more will arrive, and when the client
     /// is dropped.
     pub(in crate::client) fn fetch(
         &self,
@@ -98,18 +98,37 @@ impl Flights {
         deadline: Instant,
     ) -> Vec<Option<Chunk>> {
         let mut found = self.at_hand(numbers, priority);
-        if found.iter().all(Option::is_some) {
-            return found;
+        // What one service sent wrong, another one is asked for at once.
+        for _ in 0..self.connections.services() {
+            let lies = self.counters.lies.load(Relaxed);
+            self.fetch_lacking(&mut found, numbers, priority, deadline);
+            if found.iter().all(Option::is_some) || self.counters.lies.load(Relaxed) == lies {
+                break;
+            }
         }
+        found
+    }
+
+    /// Fetches what was not found.
+    fn fetch_lacking(
+        &self,
+        found: &mut [Option<Chunk>],
+        numbers: &[u32],
+        priority: Priority,
+        deadline: Instant,
+    ) {
         let lacking = found
             .iter()
             .zip(numbers)
             .filter(|(chunk, _)| chunk.is_none());
         let lacking: Vec<_> = lacking.map(|(_, number)| *number).collect();
+        if lacking.is_empty() {
+            return;
+        }
         // Who drives for a moment only keeps those away who would make the connection again.
         if !self.is_there() {
             self.counters.away.fetch_add(lacking.len() as u64, Relaxed);
-            return found;
+            return;
         }
         // Asked by whoever drives: then nobody has to be woken for it.
         let came = async {
@@ -125,17 +144,16 @@ impl Flights {
         };
         let Some(came) = self.driver.block_on(came).flatten() else {
             self.counters.away.fetch_add(lacking.len() as u64, Relaxed);
-            return found;
+            return;
         };
         for (place, number) in found.iter_mut().zip(numbers) {
             if place.is_none() {
                 *place = came.get(number).and_then(|found| self.open(*number, found));
             }
         }
-        found
     }
 
-    /// Has chunks fetched soon; they are kept in memory for who reads them.
+    /// Fetches chunks soon; they are cached in memory for later reads.
     pub(in crate::client) fn ahead(self: &Arc<Self>, numbers: &[u32]) -> Ahead {
         let ticket = self.want_ahead(numbers, Priority::Plan);
         Ahead {
@@ -144,7 +162,7 @@ impl Flights {
         }
     }
 
-    /// As [`ahead`](Self::ahead), until they came or it takes too long.
+    /// As [`ahead`](Self::ahead), until they arrived or it takes too long.
     pub(in crate::client) fn want_ahead(&self, numbers: &[u32], priority: Priority) -> Ticket {
         let now = self.now();
         let mut guard = self.state.lock();

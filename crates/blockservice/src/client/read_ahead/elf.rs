@@ -1,7 +1,7 @@
-//! What a program is linked with, read from as much of its file as is here.
+//! The libraries that a program is linked with, read from the available part of its file.
 //!
-//! Little-endian 64-bit ELF only. The content is whatever the source says it is: every number in it is
-//! bounded, and one that makes no sense ends the reading.
+//! Little-endian 64-bit ELF only. The content is untrusted: every number in it is bounded, and an
+//! invalid one ends the parsing.
 
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 const HEADER_BYTES: usize = 64;
@@ -21,7 +21,7 @@ const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 
-/// Why the names cannot be told.
+/// Why the names cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     /// The content at this offset is not here.

@@ -20,17 +20,17 @@ pub(super) struct Libraries {
     /// By name; made at the first program.
     by_name: Option<HashMap<Vec<u8>, Vec<FileId>>>,
     known: HashSet<FileId>,
-    /// By chunk: the files whose names it is needed for.
+    /// By chunk: the files whose libraries it is needed for.
     waiting: HashMap<u32, Vec<FileId>>,
 }
 
 impl Libraries {
-    /// Returns whether a file was not asked about before, and notes it.
+    /// Returns whether a file was not examined before, and marks it.
     pub(super) fn is_new(&mut self, file: FileId) -> bool {
         self.known.insert(file)
     }
 
-    /// Takes the files that wait for a chunk.
+    /// Removes and returns the files that wait for a chunk.
     pub(super) fn waited_for(&mut self, number: u32) -> Vec<FileId> {
         self.waiting.remove(&number).unwrap_or_default()
     }
@@ -38,7 +38,7 @@ impl Libraries {
     /// Returns the files that a program is linked with; none if the file is no program.
     ///
     /// # Errors
-    /// The number of a chunk that is not here and is needed to tell: the file waits for it now.
+    /// The number of a missing chunk that is needed: the file waits for it now.
     pub(super) fn of(
         &mut self,
         index: &Index,

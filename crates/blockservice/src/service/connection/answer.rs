@@ -1,4 +1,4 @@
-//! What is answered at once, one after the other: all that is no READ.
+//! Requests that are answered at once, one after the other: all but READ.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use chunks::index::Index;
 const SOURCES_MAX: usize = 1024;
 
 impl Connection<'_> {
-    /// Answers what is answered at once.
+    /// Answers such a request.
     pub(super) async fn answer(
         &mut self,
         request: u64,
@@ -89,7 +89,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Opens a source, and tells the access log.
+    /// Opens a source, and writes to the access log.
     pub(super) async fn open(&mut self, name: Vec<u8>) -> Result<(u32, Arc<Index>), Refusal> {
         let shown = name.escape_ascii().to_string();
         let opened = self.open_source(name).await;

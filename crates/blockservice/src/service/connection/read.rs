@@ -12,7 +12,7 @@ use crate::wire::{Priority, Status};
 const READS_MAX: usize = 1024;
 
 impl Connection<'_> {
-    /// Has chunks read for a READ; those that may not be asked for now are answered with *busy*.
+    /// Reads chunks for a READ; wants beyond the limits get the status *busy*.
     pub(super) fn read(
         &mut self,
         request: u64,

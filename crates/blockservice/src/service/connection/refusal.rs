@@ -1,9 +1,9 @@
-//! Why something was not done, as its client hears it.
+//! Why a request failed, as sent to its client.
 
 use crate::wire::ErrorCode;
 use chunks::CatalogError;
 
-/// Why a request was not done; the connection goes on unless it was a broken rule.
+/// Why a request failed; the connection stays open unless the client broke a rule of the protocol.
 pub(super) struct Refusal(pub(super) ErrorCode, pub(super) String);
 
 impl Refusal {

@@ -43,7 +43,7 @@ enum Has {
 }
 
 impl Connection<'_> {
-    /// Opens a source, and has what is asked for sent.
+    /// Opens a source, and sends the requested parts.
     pub(super) async fn start(
         &mut self,
         request: u64,
@@ -109,7 +109,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Sends chunks of the stream before the rest.
+    /// Sends chunks of the stream first.
     pub(super) fn promote(&self, request: u64, chunks: &[u32]) -> Result<(), Refusal> {
         if self.protocol < PROMOTES_SINCE {
             return Err(Refusal::rule("this frame is of version 3"));

@@ -29,7 +29,7 @@ pub(super) async fn overdue(put: Option<&Upload>) {
 }
 
 impl Connection<'_> {
-    /// Gives up the boot image that is on its way; its client hears of it with the next piece.
+    /// Cancels the boot image that is being uploaded; its client gets an error for the next piece.
     pub(super) fn give_up_put(&mut self) {
         if let Some(put) = &mut self.put {
             log::info!(
@@ -42,7 +42,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Takes a piece of a boot image; returns whether it was the last.
+    /// Receives a piece of a boot image; returns whether it was the last.
     pub(super) async fn put(
         &mut self,
         index: ContentId,

@@ -8,11 +8,11 @@ use super::{Held, span};
 use crate::layout::PAGE_BYTES;
 use crate::store::SharedGroup;
 
-/// Returns for each image which groups of blocks it has with others. `lengths` are the blocks of
+/// Returns for each image which groups of blocks it shares with others. `lengths` are the blocks of
 /// each segment.
 ///
-/// All blocks of a segment begin in one group of its own. Each image splits those groups that it has a part
-/// of: so at the end two blocks are in the same group if the same images have them.
+/// All blocks of a segment begin in one group. Each image splits those groups that it has a part
+/// of: so in the end two blocks are in the same group if the same images have them.
 pub(super) fn groups(
     images: &[Held],
     lengths: &BTreeMap<ContentId, Option<u64>>,

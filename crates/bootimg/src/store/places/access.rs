@@ -1,8 +1,8 @@
-//! Who may read a store: its owner, and a group that was given the right. A store has blocks of files
+//! Access to a store: for its owner, and for a group if one was set. A store has blocks of files
 //! that only root may read.
 //!
-//! Earlier releases made stores that everybody could read. These are closed when they are opened by who
-//! may change them.
+//! Earlier releases made stores that everybody could read. These are closed by the next process with write
+//! access that opens them.
 
 use std::fs;
 use std::io;
@@ -13,11 +13,11 @@ use rawio::private::{self, Readers};
 use super::is_kept;
 use crate::StoreError;
 
-/// Closes a store that everybody may look into, and has a group read it that is asked for.
+/// Closes a store that everybody may enter, and gives read access to a group if one is requested.
 ///
 /// # Errors
-/// If a group is asked for and cannot be given the store. To close it is only tried: from a disk that
-/// takes no changes it can be read.
+/// If the store cannot be given to a requested group. Failures to close it are ignored: on a read-only
+/// disk it can still be read.
 pub(in crate::store) fn settle(dir: &Path, group: Option<u32>) -> Result<(), StoreError> {
     if let Some(gid) = group {
         let shared = share(dir, Readers::Group(gid));
@@ -32,7 +32,7 @@ pub(in crate::store) fn settle(dir: &Path, group: Option<u32>) -> Result<(), Sto
 
 /// What is the store's alone of a directory.
 struct Own {
-    /// The directory itself, unless somebody keeps something else in it.
+    /// The directory itself, unless it contains other files.
     whole: Option<PathBuf>,
     parts: Vec<PathBuf>,
 }

@@ -1,6 +1,6 @@
-//! What tells a store from any other directory: docs/bootimg-format.md, section 9.
+//! The marker that distinguishes a store from other directories: docs/bootimg-format.md, section 9.
 //!
-//! A directory that a person names may be anything. Nothing is made in it, and nothing removed,
+//! A directory that a user names may be anything. Nothing is created in it, and nothing removed,
 //! unless it is a store, or empty.
 
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::StoreError;
 use crate::durable::{Steps, TempFile};
 use crate::store::reading;
 
-/// Name of the file that says that a directory is a store.
+/// Name of the marker file.
 pub(in crate::store) const MARKER: &str = "yolofs-store";
 
 /// What it has, but for the number.
@@ -29,14 +29,14 @@ const MARKER_MAX: u64 = 64;
 /// Directories that every store has that was ever written to, by any release.
 pub(in crate::store) const OLDEST_PARTS: [&str; 5] = ["images", "segments", "names", "pins", "tmp"];
 
-/// What a directory is.
+/// The kind of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Kind {
     /// A store.
     Store,
     /// A store that was made before there were markers.
     Unmarked,
-    /// Not there, or empty: whoever writes makes a store of it.
+    /// Missing or empty: the first write makes a store of it.
     Nothing,
 }
 
@@ -94,7 +94,7 @@ fn look_once(dir: &Path) -> Result<Kind, StoreError> {
     }
 }
 
-/// Marks a store, for whoever holds its lock.
+/// Marks a store; for the holder of its lock.
 pub(in crate::store) fn write(places: &Places, steps: &Steps) -> Result<(), StoreError> {
     let path = places.dir().join(MARKER);
     let put = || {

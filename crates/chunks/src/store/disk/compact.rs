@@ -8,23 +8,23 @@ use super::{DiskStore, Held, PutError, RecordLocation, SPARE_SEGMENTS};
 use crate::store::format::Line;
 use crate::store::segment::{Segment, path_of};
 
-/// What [`DiskStore::gc`] did.
+/// The result of [`DiskStore::gc`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcReport {
     /// Segments whose live records were moved.
     pub compacted: u64,
     /// Bytes that the files took.
     pub bytes_before: u64,
-    /// Bytes that they take now.
+    /// Bytes in use now.
     pub bytes_after: u64,
 }
 
 impl DiskStore {
-    /// Compacts the segments that are dead by half or more, and others as long as the store is too
+    /// Compacts the segments of which half or more is dead, and others as long as the store is too
     /// large.
     ///
     /// # Errors
-    /// If the disk fails, or has no room for a copy.
+    /// If the disk fails, or has no space for a copy.
     pub fn gc(&self) -> Result<GcReport, PutError> {
         let mut writer = self.writer.lock();
         let bytes_before = self.state.lock().disk_bytes();
@@ -49,8 +49,8 @@ impl DiskStore {
         })
     }
 
-    /// Compacts until there is room for the active segment and what compacting it may take. What
-    /// fails is left: the put that needs the room finds out.
+    /// Compacts until there is space for the active segment and for compaction itself. Failures are
+    /// ignored: the put that needs the space will fail.
     pub(super) fn make_room(&self, writer: &mut Writer) {
         if writer.compacting {
             return;
@@ -136,8 +136,8 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Gives up the segment with the fewest live bytes that has nothing pinned; returns whether there
-    /// is one. This needs no room.
+    /// Drops the segment with the fewest live bytes that has nothing pinned; returns whether there
+    /// is one. This needs no space.
     pub(super) fn give_up(&self, writer: &Writer) -> bool {
         let active = writer.active.as_ref().map(|active| active.segment.number);
         let mut others: Vec<(u64, u64)> = {

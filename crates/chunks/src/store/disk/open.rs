@@ -34,20 +34,20 @@ pub enum OpenStoreError {
     Segment {
         /// The segment.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: SegmentError,
     },
-    /// The configuration cannot work.
+    /// The configuration is invalid.
     #[error("a store needs segments of {SEGMENT_MIN} bytes or more, and room for 4 of them")]
     Config,
     /// A file or directory could not be used.
     #[error("the store cannot be used: {doing} {path} failed")]
     Io {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// What was being done, a verb in its -ing form.
+        /// The operation, a verb in its -ing form.
         doing: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -64,12 +64,12 @@ impl OpenStoreError {
 }
 
 impl DiskStore {
-    /// Opens the store in `dir`, which is made if it is not there. What lies beyond the budget is
-    /// evicted, the oldest first.
+    /// Opens the store in `dir`, which is created if missing. Chunks beyond the budget are evicted, the
+    /// oldest first.
     ///
     /// # Errors
-    /// If another process has it open, a later version wrote it, or the disk fails. What is damaged is
-    /// no error: it is counted, and gone.
+    /// If another process has it open, a later version wrote it, or the disk fails. Damaged chunks are
+    /// no error: they are counted, and dropped.
     pub fn open(dir: &Path, config: StoreConfig) -> Result<Self, OpenStoreError> {
         Self::open_pinning(dir, config, &[])
     }

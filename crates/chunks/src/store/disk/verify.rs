@@ -14,18 +14,18 @@ pub struct VerifyReport {
     pub chunks: u64,
     /// Their bytes, decompressed.
     pub raw_bytes: u64,
-    /// How many were damaged, and are gone.
+    /// Damaged chunks, which were dropped.
     pub damaged: u64,
     /// The first hundred of these.
     pub named: Vec<ChunkId>,
-    /// Whether it was stopped.
+    /// Whether it was cancelled.
     pub stopped: bool,
 }
 
 impl DiskStore {
-    /// Reads every chunk, decompresses it, and compares it with its id; what differs is forgotten.
-    /// Gets and puts go on meanwhile. Tells `watch` the raw bytes of each chunk, and stops when that
-    /// says so.
+    /// Reads every chunk, decompresses it, and compares it with its id; damaged ones are dropped.
+    /// Gets and puts continue meanwhile. Calls `watch` with the raw bytes of each chunk, and stops when it
+    /// breaks.
     pub fn verify(&self, watch: &mut dyn FnMut(u64) -> ControlFlow<()>) -> VerifyReport {
         let mut report = VerifyReport::default();
         let numbers: Vec<u64> = self.state.lock().segments.keys().copied().collect();

@@ -1,4 +1,4 @@
-//! Which first boots are recorded: those of all images, or those that a label asks for.
+//! Which first boots are recorded: those of all images, or those with a label.
 
 use snapshotter::Snapshot;
 

@@ -30,9 +30,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(super) enum End {
     /// The container is gone.
     Gone,
-    /// Its snapshot was committed: it was a step of a build, or prepared what containers stand on.
+    /// Its snapshot was committed: it was a step of a build, or the parent of containers.
     Committed,
-    /// So are we, soon.
+    /// The recorder is about to end.
     Leaving,
 }
 
@@ -57,7 +57,7 @@ struct BootProgress {
     /// It is over, or it took too long.
     is_booted: bool,
     end: Option<End>,
-    /// What became of what was read: the image's reference, or why it is not kept.
+    /// The result of storing the recording: the image's reference, or the reason for the failure.
     kept: Option<Result<String, String>>,
 }
 
@@ -121,13 +121,13 @@ impl Boot {
         self.layers.iter().any(RecordedLayer::has_read)
     }
 
-    /// Returns when something was asked last.
+    /// Returns the time of the last request.
     pub(super) fn last_event(&self) -> Option<Instant> {
         let layers = self.layers.iter();
         layers.filter_map(RecordedLayer::last_event).max()
     }
 
-    /// Returns how many of the layers somebody uses.
+    /// Returns how many of the layers are in use.
     pub(super) fn in_use(&self) -> usize {
         self.layers.iter().filter(|layer| !layer.is_over()).count()
     }
@@ -176,7 +176,7 @@ impl Boot {
         now.end
     }
 
-    /// Returns what is to be told of it.
+    /// Returns its status.
     pub(super) fn status(&self) -> FirstBootStatus {
         let kept = self.now.lock().kept.clone();
         let outcome = match kept {
@@ -202,7 +202,7 @@ impl Boot {
         }
     }
 
-    /// Takes the mounts away; those in use are served until nobody uses them.
+    /// Unmounts the layers; those in use are served until their users end.
     pub(super) fn detach(&self) {
         for layer in &self.layers {
             let target = &layer.place().target;
@@ -243,7 +243,7 @@ impl Follower {
         &self.boot
     }
 
-    /// Returns whether the container is gone and all is done.
+    /// Returns whether the container is gone and all work is done.
     pub(super) fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished) && self.boot.in_use() == 0
     }

@@ -1,5 +1,5 @@
-//! When a first boot is over, seen from outside: the container is somebody else's, so nothing in
-//! it is touched, and nobody connects to it.
+//! Detecting the end of a first boot from outside: the container belongs to the user, so nothing in
+//! it is changed, and no connections are made to it.
 
 use std::fmt;
 use std::path::Path;
@@ -66,7 +66,7 @@ pub(super) struct Watcher<'a> {
     first: Option<Process>,
 }
 
-/// A process, told from a later one with the same number.
+/// A process, distinguished from a later one with the same number.
 #[derive(Clone, Copy, Debug)]
 struct Process {
     pid: u32,
@@ -95,9 +95,9 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Returns whether the boot is over: one that read first at `first_read` and asked for something
-    /// last at `last_event`, both `None` before the first byte was read. A container that was created
-    /// and not started is silent, too, and time passes before its runtime gets to its first process.
+    /// Returns whether the boot is over: it read first at `first_read` and had its last request at
+    /// `last_event`, both `None` before the first byte was read. A container that was created and not
+    /// started is silent, too, and its runtime takes some time to start its first process.
     pub(super) fn sees_end(
         &mut self,
         ending: Ending,

@@ -23,7 +23,7 @@ const MOUNTING: Duration = Duration::from_secs(60);
 /// How long anything else may take.
 const QUICK: Duration = Duration::from_secs(5);
 
-/// Has first boots recorded.
+/// The client of the recorder.
 #[derive(Debug)]
 pub(crate) struct FirstBootsHand {
     policy: Policy,
@@ -41,8 +41,8 @@ impl FirstBootsHand {
         }
     }
 
-    /// Finds the recorder, and what it has for a former snapshotter. `present` are the snapshots that
-    /// there are: others are gone. Without a recorder no boot is recorded, and the rest goes on.
+    /// Finds the recorder, and its boots of a former snapshotter. `present` are the existing
+    /// snapshots: others are gone. Without a recorder no boot is recorded; all else works.
     pub(crate) fn start(&self, present: &BTreeSet<SnapshotId>, interrupt: &Interrupt) {
         let boots = match self.hello(interrupt) {
             Ok(boots) => boots,
@@ -79,8 +79,8 @@ impl FirstBootsHand {
         }
     }
 
-    /// Returns where the layers of a container are recorded; `None` if they are not. Has them
-    /// recorded, if it is the first of its image and the policy or a label asks for it.
+    /// Returns where the layers of a container are recorded; `None` if they are not. Starts recording
+    /// if it is the first of its image and the policy or a label requires it.
     pub(crate) fn places(
         &self,
         snapshot: &Snapshot,
@@ -119,12 +119,12 @@ impl FirstBootsHand {
         }
     }
 
-    /// Hears that a snapshot is gone.
+    /// Notifies that a snapshot was removed.
     pub(crate) fn removed(&self, id: SnapshotId) {
         self.forget(id, &Request::Removed(id.0));
     }
 
-    /// Hears that a snapshot was committed: if it was recorded, it was no boot.
+    /// Notifies that a snapshot was committed: if it was recorded, it was not a boot.
     pub(crate) fn committed(&self, id: SnapshotId) {
         self.forget(id, &Request::Committed(id.0));
     }

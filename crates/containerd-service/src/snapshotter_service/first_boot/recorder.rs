@@ -1,9 +1,9 @@
 //! `yolofs recorder`: the process that records first boots.
 //!
-//! A container goes on with the recorders below it until it is removed, which may be months, and a
-//! snapshotter is stopped, upgraded and killed meanwhile. So they are in a process beside it, which
-//! answers the snapshotters of one root, one after the other, and ends when none is there and nobody
-//! uses what it has mounted.
+//! A container keeps the recorders' mounts below it until it is removed, which may be months, and a
+//! snapshotter is stopped, upgraded and killed meanwhile. So they are in a separate process, which
+//! serves the snapshotters of one root, one after the other, and ends when none runs and its mounts
+//! have no users.
 
 use std::fs::File;
 use std::os::unix::process::parent_id;
@@ -38,7 +38,7 @@ const LOOK_EVERY_MS: u16 = 200;
 /// How long one waits for another that records to end: as long as a snapshotter asks for an answer.
 const PATIENCE: Duration = super::talk::START;
 
-/// For whom first boots are recorded.
+/// The settings of a recorder.
 #[derive(Clone, Debug)]
 pub struct RecorderSettings {
     /// Directory of the snapshots.
@@ -87,10 +87,10 @@ pub fn start(
         .context("starting the process that records first boots")
 }
 
-/// Collects the recorder when it ends, which is no matter if another one has the place.
+/// Waits for the recorder's end, so that it does not become a zombie; another recorder may run already.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// If no thread can be started.
 pub fn reap(mut recorder: Child) -> anyhow::Result<()> {
     let wait = move || match recorder.wait() {
         Ok(status) if status.success() => {}
@@ -104,10 +104,10 @@ pub fn reap(mut recorder: Child) -> anyhow::Result<()> {
         .context("starting the thread that waits for the recorder")
 }
 
-/// Records until nobody needs it.
+/// Records until it is not needed.
 ///
 /// # Errors
-/// If there is nobody to record for, or the run directory cannot be used.
+/// If there is no snapshotter, or the run directory cannot be used.
 pub fn run(args: &RecorderSettings, store: &StoreSettings, run_dir: &Path) -> anyhow::Result<()> {
     mounting::descriptors::allow_many_files();
     confinement::engine(Service::Snapshotter)?;
@@ -197,7 +197,7 @@ struct Recorder {
 struct RecorderState {
     /// The last that has spoken, or has started this process.
     snapshotter: PidFd,
-    /// Nobody is answered any more: another process has to.
+    /// Requests are refused now: another recorder takes over.
     leaving: bool,
 }
 
@@ -227,7 +227,7 @@ impl Recorder {
         }
     }
 
-    /// Whether nobody needs it any more; nobody is answered from then on.
+    /// Whether it is not needed any more; requests get no response from then on.
     fn ends(&self) -> bool {
         let mut now = self.now.lock();
         let ended = now.snapshotter.ended_within(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! What the snapshotter and its recorder say to each other: a question and an answer for each
+//! The protocol between the snapshotter and its recorder: one request and one response for each
 //! connection, as with every daemon (`control.rs`).
 
 use std::path::PathBuf;
@@ -13,27 +13,27 @@ use super::{Ending, FirstBootStatus};
 use host::control::Reply;
 use recording::until::Until;
 
-/// How long a recorder may take until it listens, one before it included that is about to end.
+/// How long a recorder may take until it listens, including the end of an earlier one.
 pub(super) const START: Duration = Duration::from_secs(30);
 
-/// What the snapshotter asks.
+/// A request of the snapshotter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", content = "of")]
 pub(super) enum Request {
-    /// Record for the process with this number, as long as that lives. Answered with
+    /// Record for the process with this id, as long as it lives. The response is
     /// [`Response::Boots`].
     Hello(u32),
     /// Mount these layers with a recorder.
     Record(Box<Wanted>),
-    /// The snapshot with this number is gone.
+    /// The snapshot with this number was removed.
     Removed(u64),
     /// The snapshot with this number was committed.
     Committed(u64),
-    /// What is and was recorded?
+    /// Return all boots that are or were recorded.
     Boots,
 }
 
-/// What the recorder answers.
+/// A response of the recorder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer", content = "is")]
 pub(super) enum Response {
@@ -44,7 +44,7 @@ pub(super) enum Response {
     Places(Option<Vec<PathBuf>>),
     /// To [`Request::Removed`] and [`Request::Committed`].
     Done,
-    /// It was not done.
+    /// The request failed.
     Failed(String),
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Wanted {
     pub(super) id: u64,
     /// Its name.
     pub(super) name: String,
-    /// What it stands on, nearest first.
+    /// Its ancestors, nearest first.
     layers: Vec<Layer>,
     /// The chain ID of the whole image.
     pub(super) top: Digest,
@@ -115,15 +115,15 @@ impl Wanted {
         layers.collect()
     }
 
-    /// Returns when it is over, for people.
+    /// Returns the condition for its end, for people.
     pub(super) fn until(&self) -> &str {
         &self.until
     }
 
-    /// Returns when it is over.
+    /// Returns the condition for its end.
     ///
     /// # Errors
-    /// If the snapshotter is of a release with other words for that.
+    /// If the snapshotter is of a release with other conditions.
     pub(super) fn ending(&self) -> anyhow::Result<Ending> {
         let until = self.until.parse::<Until>();
         until

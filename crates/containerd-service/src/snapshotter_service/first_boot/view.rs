@@ -12,7 +12,7 @@ pub struct FirstBootStatus {
     pub container: String,
     /// What its end is known by.
     pub until: String,
-    /// What became of it.
+    /// Its result.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -21,16 +21,16 @@ pub struct FirstBootStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum Outcome {
-    /// It goes on.
+    /// It is being recorded.
     Recording,
-    /// It is kept.
+    /// It is stored.
     Recorded {
         /// The image's reference.
         image: String,
     },
-    /// It is not kept.
+    /// It is not stored.
     Failed {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }

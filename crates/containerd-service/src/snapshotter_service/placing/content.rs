@@ -1,8 +1,8 @@
-//! Which blobs of a pulled image containerd has, by the files of its content store.
+//! The blobs of a pulled image that containerd has, by the files of its content store.
 //!
-//! A blob is at `blobs/sha256/<digest>` once it is there whole. Manifests and configurations come
-//! first, so an image is known before its first layer is unpacked. Nothing here is asked of containerd,
-//! which waits for us; and a store that is not there yet is an empty one.
+//! A blob is at `blobs/sha256/<digest>` once it is complete. Manifests and configurations come
+//! first, so an image is known before its first layer is unpacked. No request is sent to containerd,
+//! which waits for this process; and a missing store is an empty one.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -40,7 +40,7 @@ pub(super) struct PulledImage {
 pub(super) struct Content {
     blobs: PathBuf,
     looked_at: HashSet<Digest>,
-    /// Manifests whose configuration is not there yet.
+    /// Manifests whose configuration is missing.
     incomplete: Vec<(Manifest, SystemTime)>,
     images: usize,
     /// The layers of all images, by their chain IDs; of several images the one seen last.
@@ -139,11 +139,11 @@ impl Content {
     }
 }
 
-/// Returns how much is there of the blobs that are being downloaded.
+/// Returns how much has arrived of the blobs that are being downloaded.
 ///
-/// containerd has a directory for each, with the name of what it fetches in `ref`, which ends with the
-/// digest, and what came so far in `data`. One that is complete meanwhile is missing here: look for whole
-/// blobs after this.
+/// containerd has a directory for each, with the reference in `ref`, which ends with the digest, and the data so
+/// far in `data`. A blob that is completed meanwhile is missing here: look for complete blobs after
+/// this.
 pub(super) fn ingested(blobs: &Path) -> HashMap<Digest, u64> {
     let dir = blobs.ancestors().nth(2).map(|dir| dir.join("ingest"));
     let entries = dir.and_then(|dir| fs::read_dir(dir).ok());
@@ -159,7 +159,7 @@ fn ingest(dir: &Path) -> Option<(Digest, u64)> {
     Some((digest, fs::metadata(dir.join("data")).ok()?.len()))
 }
 
-/// Returns since when a blob is there, whole, in nanoseconds of some clock; `None` if it is not.
+/// Returns when a complete blob was written, in nanoseconds of some clock; `None` if it is not complete.
 pub(super) fn arrived(blobs: &Path, blob: &Digest) -> Option<i128> {
     let of = fs::metadata(blobs.join(blob.hex())).ok()?;
     Some(i128::from(of.ctime()) * 1_000_000_000 + i128::from(of.ctime_nsec()))

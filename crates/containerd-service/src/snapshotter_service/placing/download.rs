@@ -17,15 +17,15 @@ pub(super) struct Foreseen {
     first: usize,
     /// The one that was going to be downloaded last.
     pub(super) predicted: Predicted,
-    /// Those that were not there.
+    /// Missing blobs.
     missing: Vec<usize>,
-    /// When that was, and how much was there of the missing ones.
+    /// When that was, and how much of the missing ones had arrived.
     began: Instant,
     came: u64,
 }
 
 impl Shared {
-    /// Returns the layers of a pull that are not there yet. What a layer stands on was unpacked.
+    /// Returns the missing layers of a pull. The parents of a layer were unpacked.
     pub(super) fn missing(&self, layer: &Layer) -> Vec<usize> {
         let above = match layer.unpack.parent {
             Some(_) => layer.index,
@@ -38,7 +38,7 @@ impl Shared {
             .collect()
     }
 
-    /// Notes which layer of a pull is going to be the last, when its first layer is prepared.
+    /// Predicts the last layer of a pull, when its first layer is prepared.
     pub(super) fn foresee(&self, now: &mut PlacingState, layer: &Layer) {
         let pull = layer.image.pull;
         let known = now.foreseen.get(&pull);
@@ -79,7 +79,7 @@ impl Shared {
         layers.iter().map(came).fold(0, u64::saturating_add)
     }
 
-    /// Returns what is left of a pull's download, if enough has come to tell.
+    /// Returns the rest of a pull's download, if enough has arrived to measure the rate.
     pub(super) fn left(
         &self,
         now: &PlacingState,

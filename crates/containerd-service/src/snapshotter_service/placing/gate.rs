@@ -1,7 +1,7 @@
-//! A gate before the blobs of containerd: who opens one waits until we have seen it.
+//! A gate before containerd's blobs: opening one waits until this process has seen it (fanotify).
 //!
-//! containerd opens the blob of a layer before it makes the first file of it, so that is when it is
-//! decided where the layer goes. The kernel opens the gate when this process ends, however it ends.
+//! containerd opens the blob of a layer before it creates the layer's first file, so that is when the
+//! layer's place is decided. The kernel opens the gate when this process ends, for whatever reason.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -34,10 +34,10 @@ impl Drop for Opened<'_> {
 }
 
 impl Gate {
-    /// Returns a gate before nothing.
+    /// Returns a gate without directories.
     ///
     /// # Errors
-    /// If the kernel has none: one without `CONFIG_FANOTIFY_ACCESS_PERMISSIONS`, or within a user
+    /// If the kernel does not support it: without `CONFIG_FANOTIFY_ACCESS_PERMISSIONS`, or within a user
     /// namespace.
     pub(super) fn new() -> nix::Result<Self> {
         let group = Fanotify::init(
@@ -50,7 +50,7 @@ impl Gate {
     /// Closes the gate before the files of a directory.
     ///
     /// # Errors
-    /// If there is no such directory, or nobody guards the gate.
+    /// If there is no such directory, or the gate has no guard.
     pub(super) fn close(&self, dir: &Path) -> nix::Result<()> {
         self.mark(MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_ONLYDIR, dir)
     }
@@ -68,8 +68,8 @@ impl Gate {
         group.mark(what, opens, AT_FDCWD, Some(dir))
     }
 
-    /// Shows each blob that is being opened to `see`, and lets it be opened then, until we are asked
-    /// to end. `see` must not open a file behind the gate.
+    /// Passes each blob that is being opened to `see`, and then permits the open, until the
+    /// interrupt. `see` must not open a file behind the gate.
     pub(super) fn guard(&self, interrupt: &Interrupt, mut see: impl FnMut(Digest, &File)) {
         let _opened = Opened(self);
         let Some(group) = self.0.lock().clone() else {

@@ -22,7 +22,7 @@ pub(super) struct Weighing {
     /// The root of the snapshots.
     root: PathBuf,
     run_dir: RunDir,
-    /// When we began: the clock of what is promised.
+    /// The start: the zero of the clock of predictions.
     began: Instant,
     now: Mutex<WeighingState>,
 }
@@ -39,7 +39,7 @@ struct WeighingState {
 enum Unpacking {
     /// containerd, into this snapshot.
     Layer(SnapshotId),
-    /// A pull of ours of this name, several layers at once.
+    /// A `yolofs pull` of this name, several layers at once.
     Pull(String),
 }
 
@@ -53,14 +53,14 @@ impl Weighing {
         }
     }
 
-    /// Returns what is known of the disk's rate, in bytes a second.
+    /// Returns the disk's rate in bytes per second, if it is known.
     pub(super) fn bytes_per_second(&self) -> Option<u64> {
         let rate = DiskWrites::below(&self.root)?.rate(&self.run_dir)?;
         Some(rate.bytes_per_second())
     }
 
-    /// Returns the disk as a layer finds it, while `coming` bytes are yet to come to `blobs`; `None` if
-    /// nothing is known of it.
+    /// Returns the state of the disk for a layer, while `coming` bytes are yet to be written to `blobs`; `None` if
+    /// it is unknown.
     pub(super) fn disk(&self, blobs: &Path, coming: u64) -> Option<Disk> {
         let disk = DiskWrites::below(&self.root)?;
         let rate = disk.rate(&self.run_dir)?;
@@ -73,7 +73,7 @@ impl Weighing {
         Some(Disk { rate, waiting })
     }
 
-    /// Hears that a layer goes to the disk that takes so many bytes.
+    /// Notifies that a layer of this size goes to the disk.
     pub(super) fn goes_to_disk(&self, id: SnapshotId, bytes: u64) {
         let Some(disk) = DiskWrites::below(&self.root) else {
             return;
@@ -88,7 +88,7 @@ impl Weighing {
         }
     }
 
-    /// Hears that a pull of ours goes on.
+    /// Notifies that a `yolofs pull` is in progress.
     pub(super) fn pulls(&self, pull: &str) {
         let Some(disk) = DiskWrites::below(&self.root) else {
             return;
@@ -107,12 +107,12 @@ impl Weighing {
             && !disk.is_known_since(AGAIN, &self.run_dir)
     }
 
-    /// Hears that a snapshot, perhaps another one, is committed or gone.
+    /// Notifies that a snapshot, perhaps another one, is committed or removed.
     pub(super) fn ended(&self, id: SnapshotId) {
         self.unpacked(&Unpacking::Layer(id));
     }
 
-    /// Hears that a pull of ours has ended.
+    /// Notifies that a `yolofs pull` has ended.
     pub(super) fn pulled(&self, pull: &str) {
         self.unpacked(&Unpacking::Pull(pull.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! Which images the containers of a workload had.
+//! The images of a workload's earlier containers.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -27,7 +27,7 @@ pub(super) struct SeenImages {
 }
 
 impl SeenImages {
-    /// Returns the images that a pod's containers will have, as far as one can tell.
+    /// Returns the predicted images of a pod's containers.
     pub(super) fn images_of(&self, pod: &Pod) -> Vec<String> {
         if let Some(named) = pod.annotations.get(ANNOTATION) {
             let names = named.split(',').map(str::trim);
@@ -38,7 +38,7 @@ impl SeenImages {
         images.cloned().collect()
     }
 
-    /// Notes that a container of a pod has an image.
+    /// Records the image of a pod's container.
     pub(super) fn note(&mut self, pod: &Pod, image: &Image) {
         // The configuration is the image, whatever it is called at the moment.
         let mut names = [&image.config_digest, &image.digest, &image.name].into_iter();

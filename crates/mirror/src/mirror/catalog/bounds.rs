@@ -28,7 +28,7 @@ const LONG_COST: u64 = 128 << 10;
 /// Bytes of a media type. Longer ones are none.
 const MEDIA_TYPE_MAX: usize = 255;
 
-/// How much a catalog may take.
+/// The size limits of a catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     /// Bytes of its file.
@@ -73,7 +73,7 @@ impl Bounds {
         cost > LONG_COST
     }
 
-    /// Returns whether a manifest can be kept at all.
+    /// Returns whether a manifest of this size can be stored at all.
     pub(super) const fn take(&self, cost: u64) -> bool {
         cost <= if Self::is_long(cost) {
             self.long

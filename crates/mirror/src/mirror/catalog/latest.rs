@@ -30,7 +30,7 @@ impl Latest {
         Ok(Self { since, left })
     }
 
-    /// Takes a record of this time, or not.
+    /// Returns whether a record of this time stays.
     pub(super) const fn takes(&mut self, time: u64) -> bool {
         if time == self.since && self.left > 0 {
             self.left -= 1;

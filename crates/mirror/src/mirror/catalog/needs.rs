@@ -15,7 +15,7 @@ type Short = u128;
 pub(super) struct Needs {
     by: HashMap<Short, Vec<Short>>,
     known: HashMap<Short, Known>,
-    /// All that are known, by when they were asked for last.
+    /// All known manifests, by their last request.
     order: BTreeSet<(u64, Short)>,
     cost: u64,
     /// The part of `cost` that long manifests have.
@@ -25,7 +25,7 @@ pub(super) struct Needs {
 #[derive(Debug)]
 struct Known {
     key: BlobKey,
-    /// Milliseconds since 1970 at which it was last asked for; 0 if that was before the start.
+    /// Milliseconds since 1970 of its last request; 0 if that was before the start.
     used: u64,
     cost: u64,
     needs: Box<[Short]>,
@@ -38,7 +38,7 @@ fn short(name: &impl Display) -> Short {
 }
 
 impl Needs {
-    /// Adds a manifest that costs so much and needs these, or notes that it was asked for again.
+    /// Adds a manifest of this cost that needs these blobs, or records another request for it.
     pub(super) fn add(&mut self, key: &BlobKey, children: &[BlobDigest], cost: u64, used: u64) {
         let id = short(key);
         if self.known.contains_key(&id) {
@@ -69,7 +69,7 @@ impl Needs {
         self.order.insert((used, id));
     }
 
-    /// Notes that a manifest was asked for.
+    /// Records a request for a manifest.
     pub(super) fn touch(&mut self, key: &BlobKey, used: u64) {
         self.use_at(short(key), used);
     }
@@ -91,7 +91,7 @@ impl Needs {
         known.is_some_and(|known| known.key == *key)
     }
 
-    /// Returns how many manifests need a blob, and when one of them was last asked for.
+    /// Returns how many manifests need a blob, and the time of the last request for one of them.
     pub(super) fn of(&self, digest: &BlobDigest) -> (usize, u64) {
         let by = self.by.get(&short(digest)).map(Vec::as_slice);
         let by = by.unwrap_or_default();
@@ -100,8 +100,8 @@ impl Needs {
         (by.len(), used.unwrap_or(0))
     }
 
-    /// Forgets manifests until the others fit, those first that were not asked for longest, and returns
-    /// which. Long ones have a part of their own: a few of them must not drive out a thousand others.
+    /// Removes manifests until the others fit, the least recently requested first, and returns the removed
+    /// ones. Long ones have a separate part: a few of them must not evict a thousand others.
     pub(super) fn drop_over(&mut self, bounds: &Bounds) -> Vec<BlobKey> {
         let mut dropped = Vec::new();
         loop {
@@ -122,7 +122,7 @@ impl Needs {
         }
     }
 
-    /// Forgets all manifests.
+    /// Removes all manifests.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,4 +1,4 @@
-//! A file that a blob is pulled to, and what is left of it when that ends too early.
+//! The temporary file of a pull, which an interrupted pull leaves.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -22,7 +22,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Opens what an earlier pull left, or a new file, and keeps others away from it.
+    /// Opens the file of an earlier pull, or a new one, and locks it.
     pub(super) fn open(to: &Path, size: u64) -> Result<Self, RegistryError> {
         let mut name = to.as_os_str().to_owned();
         name.push(".part");
@@ -70,7 +70,7 @@ impl Part {
         Ok(())
     }
 
-    /// Gives the file its name if it is what it should be; removes it if it is not.
+    /// Renames the file if it is valid; removes it if not.
     pub(super) fn finish(self, to: &Path, expected: Digest) -> Result<(), Unfinished> {
         let found = Digest(self.hasher.clone().finalize().into());
         if found != expected {

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::{RegistryError, Sink, Unfinished};
 use crate::{BlobError, Descriptor};
 
-/// Hashes what it hands on.
+/// Hashes the bytes that it passes on.
 pub(super) struct Passing<'a> {
     take: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     hasher: Sha256,

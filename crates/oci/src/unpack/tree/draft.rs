@@ -34,7 +34,7 @@ pub(super) struct Node<C> {
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// What is in a directory.
     pub(super) names: BTreeMap<Vec<u8>, NodeId>,
-    /// Of a regular file.
+    /// The content of a regular file.
     pub(super) content: Option<C>,
 }
 
@@ -53,7 +53,7 @@ impl<C> Node<C> {
         matches!(self.attr.kind, NodeKind::Dir)
     }
 
-    /// Returns whether it says that lower layers' files of its name are deleted.
+    /// Returns whether it deletes lower layers' files of its name.
     pub(super) const fn is_whiteout(&self) -> bool {
         matches!(self.attr.kind, NodeKind::CharDevice) && self.attr.rdev == 0
     }
@@ -104,10 +104,10 @@ impl<C> Draft<C> {
     }
 
     /// Returns the tree, depth first and names in order, and the contents of its regular files in
-    /// the order of the tree. What has no name is left out.
+    /// the order of the tree. Inodes without a name are left out.
     ///
     /// # Errors
-    /// If it is larger than a tree can be, or names and attributes are none.
+    /// If it is larger than a tree can be, or names or attributes are invalid.
     pub(super) fn finish(mut self) -> Result<(Tree, Vec<C>), TreeError> {
         let (order, numbers) = self.numbered()?;
         let mut parts = TreeParts::default();

@@ -43,7 +43,7 @@ impl<C> Filler<C> {
         }
     }
 
-    /// Takes in an entry; `content` is called if it has one.
+    /// Adds an entry; `content` is called if it has one.
     pub(super) fn add(
         &mut self,
         entry: &Entry,

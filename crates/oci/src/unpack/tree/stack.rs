@@ -12,16 +12,16 @@ use super::draft::{Draft, Node, NodeId, TOP};
 pub struct Origin {
     /// Which of the trees, the lowest being 0.
     pub layer: usize,
-    /// Which file of it.
+    /// The file in that tree.
     pub file: FileId,
 }
 
-/// Puts trees on each other, the lowest first, and returns what there is to see: the tree, and where
-/// each of its regular files comes from, in the order of the tree.
+/// Merges trees, the lowest first, and returns the visible tree, and the origin of
+/// each of its regular files, in the order of the tree.
 ///
 /// A name of a higher tree hides that of lower ones, a whiteout (a character device 0/0) everything
-/// below it, and a directory that is opaque (`trusted.overlay.opaque`) those below it; other
-/// directories show together what they have, with the attributes of the highest.
+/// below it, and an opaque directory (`trusted.overlay.opaque`) those below it; other
+/// directories are merged, with the attributes of the highest.
 ///
 /// # Errors
 /// If it is larger than a tree can be.

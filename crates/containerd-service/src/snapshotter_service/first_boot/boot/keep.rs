@@ -1,4 +1,4 @@
-//! Keeping a first boot: containerd says which image it was of.
+//! Storing a recorded first boot: the image's name comes from containerd.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use host::interrupt::Interrupt;
 use layers::keep::{About, Earlier, keep_layer};
 use layers::recorded::RecordedLayer;
 
-/// Who turns recordings into boot images.
+/// Makes boot images of recordings.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pub store: Store,
@@ -25,7 +25,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps what was read; returns the image's reference.
+    /// Stores the recording; returns the image's reference.
     pub(in super::super) fn keep(&self, boot: &Boot) -> anyhow::Result<String> {
         let heard: Vec<_> = boot.layers.iter().map(RecordedLayer::stop).collect();
         let ready = boot.last_event().map(|last| last - boot.started);

@@ -1,0 +1,111 @@
+//! Several servers of the same pieces: one that lies is left for a while, and asked again when nobody else is there.
+
+use std::time::Duration;
+
+use fetch::{
+    Action, Arrival, Config, Engine, Lane, Outcome, Peer, Piece, Priority, Server, StreamId, Via,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const CHUNK: u32 = 64 << 10;
+
+fn pieces(keys: std::ops::Range<u32>) -> Vec<Piece<u32>> {
+    keys.map(|key| Piece { key, bytes: CHUNK }).collect()
+}
+
+/// An engine with two servers, the first of which streams the pieces 0 to 99, for which somebody waits.
+fn streaming() -> (Engine<u32>, [Peer; 2]) {
+    let mut engine = Engine::new(Config::default());
+    let peers = [0, 1].map(|server| engine.add_peer(Server(server), Lane::Any));
+    for peer in peers {
+        engine.on_peer_up(Duration::ZERO, peer, Some(20 * MS));
+    }
+    engine.promised(MS, peers[0], StreamId(1), &pieces(0..100));
+    engine.want(MS, &pieces(0..100), Priority::Plan, 60_000 * MS);
+    assert_eq!(engine.poll(MS), None);
+    (engine, peers)
+}
+
+fn actions(engine: &mut Engine<u32>, now: Duration) -> Vec<Action<u32>> {
+    std::iter::from_fn(|| engine.poll(now)).collect()
+}
+
+/// Returns who is asked for a new piece.
+fn asked(engine: &mut Engine<u32>, now: Duration, key: u32) -> Option<Peer> {
+    engine.want(
+        now,
+        &pieces(key..key + 1),
+        Priority::Demand,
+        now + 1000 * MS,
+    );
+    let asks = |action| match action {
+        Action::Request { peer, .. } => Some(peer),
+        _ => None,
+    };
+    actions(engine, now).into_iter().find_map(asks)
+}
+
+#[test]
+fn who_lies_is_left_for_a_while_and_its_stream_is_brought_by_another() {
+    let (mut engine, [liar, other]) = streaming();
+    let via = Via::Stream(StreamId(1));
+    let arrival = engine.on_piece(20 * MS, liar, via, 0, Outcome::Here, CHUNK);
+    assert_eq!(arrival, Arrival::First);
+    let _done = actions(&mut engine, 20 * MS);
+    // Whoever reads it finds out.
+    engine.on_wrong(21 * MS, liar);
+    let left = actions(&mut engine, 21 * MS);
+    let stream = StreamId(1);
+    assert!(left.contains(&Action::EndStream { peer: liar, stream }));
+    let requests = left.iter().filter_map(|action| match action {
+        Action::Request { peer, .. } => Some(*peer),
+        _ => None,
+    });
+    let requests: Vec<_> = requests.collect();
+    assert!(!requests.is_empty() && requests.iter().all(|peer| *peer == other));
+    assert!(!engine.is_up(liar) && engine.any_up());
+    assert_eq!(engine.peer_counts(liar).wrong, 1);
+    // After the pause, and not before.
+    let _early = actions(&mut engine, 1020 * MS);
+    assert!(!engine.is_up(liar));
+    let _late = actions(&mut engine, 1021 * MS);
+    assert!(engine.is_up(liar));
+}
+
+#[test]
+fn who_lies_is_asked_again_when_nobody_else_is_there() {
+    let (mut engine, [liar, other]) = streaming();
+    engine.on_wrong(21 * MS, liar);
+    assert_eq!(asked(&mut engine, 22 * MS, 500), Some(other));
+    engine.on_peer_lost(23 * MS, other);
+    assert!(engine.is_up(liar));
+    let _requests = actions(&mut engine, 23 * MS);
+    assert_eq!(asked(&mut engine, 24 * MS, 501), Some(liar));
+    // And left again when the other one is back.
+    engine.on_peer_up(30 * MS, other, Some(20 * MS));
+    engine.on_wrong(31 * MS, liar);
+    assert!(!engine.is_up(liar));
+    assert_eq!(asked(&mut engine, 32 * MS, 502), Some(other));
+}
+
+#[test]
+fn a_lone_server_that_lies_stays() {
+    let mut engine = Engine::new(Config::default());
+    let peer = engine.add_peer(Server(0), Lane::Any);
+    engine.on_peer_up(Duration::ZERO, peer, Some(20 * MS));
+    engine.on_wrong(MS, peer);
+    assert!(engine.is_up(peer));
+    assert_eq!(asked(&mut engine, 2 * MS, 1), Some(peer));
+}
+
+#[test]
+fn silence_is_that_of_the_server_that_does_best() {
+    let (mut engine, [_, other]) = streaming();
+    assert_eq!(
+        engine.silence(50 * MS),
+        Duration::ZERO,
+        "the other owes nothing"
+    );
+    engine.on_peer_lost(51 * MS, other);
+    assert_eq!(engine.silence(61 * MS), 60 * MS);
+}

@@ -1,0 +1,57 @@
+//! The metrics of the block services that mounts ask.
+
+use super::{Kind, Metric, Read, Sample, Value};
+use node_api::nic_status::NicServiceStatus;
+use node_api::view::MountView;
+
+use Kind::{Counter, Gauge};
+
+/// Their part of the table.
+pub(super) static SERVICE_METRICS: &[Metric] = &[
+    Metric {
+        name: "yolofs_mount_service_asked",
+        kind: Gauge,
+        unit: "1",
+        labels: &["mountpoint", "service"],
+        help: "1 if reads are asked of this block service now.",
+        question: "Which service is away, silent or not believed?",
+        read: Read::Mount(|mount| each(mount, |service| u64::from(service.asked))),
+    },
+    Metric {
+        name: "yolofs_mount_service_chunks_total",
+        kind: Counter,
+        unit: "chunks",
+        labels: &["mountpoint", "service"],
+        help: "Chunks that came from it.",
+        question: "Who brings what is read?",
+        read: Read::Mount(|mount| each(mount, |service| service.chunks)),
+    },
+    Metric {
+        name: "yolofs_mount_service_wrong_chunks_total",
+        kind: Counter,
+        unit: "chunks",
+        labels: &["mountpoint", "service"],
+        help: "Of these, chunks that were something else; they are not served.",
+        question: "Which service lies?",
+        read: Read::Mount(|mount| each(mount, |service| service.lies)),
+    },
+    Metric {
+        name: "yolofs_mount_service_stalls_total",
+        kind: Counter,
+        unit: "stalls",
+        labels: &["mountpoint", "service"],
+        help: "How often it owed something and sent nothing, so that others were asked.",
+        question: "Which service stalls?",
+        read: Read::Mount(|mount| each(mount, |service| service.stalls)),
+    },
+];
+
+/// A count of each service of a mount.
+fn each(mount: &MountView, read: fn(&NicServiceStatus) -> u64) -> Vec<Sample> {
+    let services = mount.status.nic.iter().flat_map(|nic| &nic.services);
+    let sample = |service: &NicServiceStatus| Sample {
+        labels: vec![service.address.clone()],
+        value: Value::Count(read(service)),
+    };
+    services.map(sample).collect()
+}
