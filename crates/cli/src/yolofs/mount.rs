@@ -56,8 +56,7 @@ const SOURCE_DEADLINE: Duration = Duration::from_secs(30);
 /// Returns when it is served. A second mount of the same source at the same place changes nothing.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct MountArgs {
-    /// A directory tree, a disk image (raw or qcow2), a block image (overlaybd:IMAGE), or a source of a block service
-    /// (nic:NAME)
+    /// A directory tree, a disk image (raw or qcow2), or a source of a block service (nic:NAME)
     pub(super) source: PathBuf,
     /// An existing directory; it may be the source itself
     pub(super) mountpoint: PathBuf,
