@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Lets systemd check the units, against programs that exist only for the check.
 source "$(dirname "$0")/../scripts/need.sh"
-need systemd-analyze=systemd containerd=containerd jq=jq promtool=prometheus curl=curl
+need apparmor_parser=apparmor systemd-analyze=systemd containerd=containerd jq=jq promtool=prometheus curl=curl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/usr/bin" "$work/usr/lib/yolofs"
@@ -28,7 +28,7 @@ said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yol
 [ -z "$said" ] || die "systemd warns about the units: $said"
 # How much a service may that was broken into, by systemd's own count: 0 is nothing, 10 everything.
 # Lower than this takes a mount namespace of its own, or no root.
-for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 yolofs-pin=2.5 nicfetch=1.7 sandboxd=6.5; do
+for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 yolofs-pin=2.5 nicfetch=1.8 sandboxd=6.6; do
     unit=$work/${exposed%=*}.service
     said=$(systemd-analyze security --offline=true --no-pager "$unit") || true
     level=$(sed -n 's/.*Overall exposure level for [^:]*: \([0-9.]*\).*/\1/p' <<<"$said")
@@ -41,11 +41,18 @@ namespaced='^(Private[A-Za-z]*|Protect[A-Za-z]*|ProcSubset|[A-Za-z]*Paths|Tempor
 for unit in yolofs-node yolofs-docker yolofs-snapshotter sandboxd; do
     said=$(grep -E "$namespaced" "$work/$unit.service" | grep -vE '=(no|false|off|0)?$') && die "$unit would mount in a namespace of its own: $said"
 done
+# With it systemd denies openat2(2) (ENOSYS), because it cannot look at its flags, and no source can be opened then.
+! grep -l '^RestrictSUIDSGID=' "$work"/*.service || die "these units deny openat2(2)"
 say "the services are exposed no more than they need to be"
 
 systemd-sysusers --dry-run "$REPO"/packaging/*.sysusers >/dev/null ||
     die "systemd does not like the users"
 say "systemd accepts the units and the users"
+
+# Whether the kernel has AppArmor or not: nothing is loaded.
+PATH=$PATH:/usr/sbin apparmor_parser --skip-kernel-load --skip-cache "$REPO/packaging/apparmor/yolofs-nicfetch" ||
+    die "AppArmor does not understand the profile"
+say "AppArmor understands the profile"
 
 # containerd 2 has another format, which Debian's containerd cannot check.
 dump=$(containerd --config "$REPO/packaging/containerd/config.toml" config dump 2>&1) ||

@@ -3,6 +3,10 @@
 
 after_install() {
     systemd-sysusers yolofs.conf nicfetch.conf
+    # Before the service starts, which is not confined by one that is not loaded.
+    if [ -d /sys/kernel/security/apparmor ] && command -v apparmor_parser >/dev/null; then
+        apparmor_parser --replace /etc/apparmor.d/yolofs-nicfetch || true
+    fi
     # Without it the programs make the directories when they need them.
     systemd-tmpfiles --create yolofs.conf || true
     if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
@@ -32,6 +36,9 @@ before_remove() {
 }
 
 after_remove() {
+    if [ -w /sys/kernel/security/apparmor/.remove ]; then
+        printf yolofs-nicfetch >/sys/kernel/security/apparmor/.remove 2>/dev/null || true
+    fi
     if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 }
 

@@ -1,5 +1,6 @@
 //! Starts of programs whose root is far away: behind a line with a round trip and a rate.
 
+mod cpu;
 pub mod crowd;
 pub mod faults;
 pub mod frames;

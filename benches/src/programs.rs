@@ -147,6 +147,8 @@ impl Programs {
         command
             .env("YOLOFS_STORE", &self.store)
             .env("YOLOFS_RUN_DIR", &self.run_dir)
+            // That of the machine would be there for the second start.
+            .env("YOLOFS_NIC_CACHE", "none")
             .envs(self.tiers.as_ref().map(|file| ("YOLOFS_TIERS", file)));
         command
     }

@@ -94,7 +94,7 @@ pub fn fill(dir: &Path, catalog: &Catalog, mut heard: impl FnMut(u64)) -> anyhow
     Ok(filled)
 }
 
-/// Returns how many seconds `bootimg images` takes, with what it needs in memory or not.
+/// Returns how many seconds `bootimg ls` takes, with what it needs in memory or not.
 ///
 /// # Errors
 /// If it fails.
@@ -103,7 +103,7 @@ pub fn list(programs: &Programs, is_cold: bool) -> anyhow::Result<f64> {
         drop_everything()?;
     }
     let mut command = programs.bootimg();
-    command.args(["images", "--json"]);
+    command.args(["ls", "--json"]);
     let started = Instant::now();
     run_ok(command, DEADLINE)?;
     Ok(started.elapsed().as_secs_f64())

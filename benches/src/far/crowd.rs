@@ -6,14 +6,27 @@ use std::time::Instant;
 
 use anyhow::bail;
 
+use super::cpu;
 use super::lab::Lab;
 use super::programs::run_all;
 use super::sample::{Point, Way};
 use crate::boots::milliseconds;
 use crate::micro::Series;
 
+/// What some machines took that started at once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Took {
+    /// Milliseconds until the last of them had started everything.
+    last_ms: f64,
+    /// Milliseconds of processor time of the service, the daemons of the mounts, the programs, and the lines.
+    cpu_ms: [f64; PARTS.len()],
+}
+
+/// The parts of a start.
+const PARTS: [&str; 4] = ["the service", "the daemons", "the programs", "the lines"];
+
 /// Has so many machines start at once, each over a line of its own, and one alone before them. Returns how
-/// long the one took, and the last of the many.
+/// long the one took, and the last of the many, and what the parts took of the processors.
 ///
 /// # Errors
 /// If a start fails.
@@ -22,22 +35,44 @@ pub fn measure(
     machines: usize,
     point: Point,
     turns: u32,
-) -> anyhow::Result<[Series; 2]> {
-    let series = |what: String| Series::new(format!("{what}, {point}"), "ms");
-    let mut one = series("a machine alone".to_owned());
-    let mut last = series(format!("the last of {machines} machines"));
-    for _ in 0..turns {
-        one.values.push(at_once(lab, 1, point)?);
-        last.values.push(at_once(lab, machines, point)?);
+) -> anyhow::Result<Vec<Series>> {
+    let mut all = Vec::new();
+    for (count, what) in [
+        (1, "a machine alone".to_owned()),
+        (machines, format!("the last of {machines} machines")),
+    ] {
+        let series = |what: String| Series::new(format!("{what}, {point}"), "ms");
+        let mut took = series(what);
+        let mut parts =
+            PARTS.map(|part| series(format!("processor time of {part}, {count} at once")));
+        for _ in 0..turns {
+            let of_turn = at_once(lab, count, point)?;
+            took.values.push(of_turn.last_ms);
+            for (series, cpu_ms) in parts.iter_mut().zip(of_turn.cpu_ms) {
+                series.values.push(cpu_ms);
+            }
+        }
+        all.push(took);
+        all.extend(parts);
     }
-    Ok([one, last])
+    Ok(all)
 }
 
-/// Returns the milliseconds until the last of them has started everything.
-fn at_once(lab: &Lab, machines: usize, point: Point) -> anyhow::Result<f64> {
+/// Has machines start at once.
+fn at_once(lab: &Lab, machines: usize, point: Point) -> anyhow::Result<Took> {
+    let (service, ours) = (lab.service_cpu_ms()?, cpu::of_ours()?);
+    let mut took = starts(lab, machines, point)?;
+    let after = cpu::of_ours()?;
+    took.cpu_ms[0] = lab.service_cpu_ms()? - service;
+    took.cpu_ms[2] = after[1] - ours[1];
+    took.cpu_ms[3] = after[0] - ours[0];
+    Ok(took)
+}
+
+fn starts(lab: &Lab, machines: usize, point: Point) -> anyhow::Result<Took> {
     let barrier = Barrier::new(machines);
     std::thread::scope(|scope| {
-        let start = || -> anyhow::Result<f64> {
+        let start = || -> anyhow::Result<(f64, f64)> {
             let ready = lab
                 .machine()
                 .and_then(|machine| Ok((machine, lab.line(point)?)));
@@ -50,17 +85,22 @@ fn at_once(lab: &Lab, machines: usize, point: Point) -> anyhow::Result<f64> {
                 took = milliseconds(times.ended - began);
                 Ok(times)
             };
-            machine.start(Way::BootImage, point, &line, super::lab::SOURCE, &[], work)?;
-            Ok(took)
+            let sample =
+                machine.start(Way::BootImage, point, &line, super::lab::SOURCE, &[], work)?;
+            Ok((took, sample.daemon_cpu_ms))
         };
         let threads: Vec<_> = (0..machines).map(|_| scope.spawn(start)).collect();
-        let mut last = 0.0_f64;
+        let mut all = Took::default();
         for thread in threads {
             match thread.join() {
-                Ok(took) => last = last.max(took?),
+                Ok(took) => {
+                    let (took, daemon) = took?;
+                    all.last_ms = all.last_ms.max(took);
+                    all.cpu_ms[1] += daemon;
+                }
                 Err(_) => bail!("the thread of a machine panicked"),
             }
         }
-        Ok(last)
+        Ok(all)
     })
 }

@@ -12,6 +12,7 @@ use link_emulator::{Address, Link, Shape};
 use serde::Deserialize;
 use tempfile::TempDir;
 
+use super::cpu;
 use super::frames::Frames;
 use super::programs::{Times, run_all};
 use super::sample::{Floor, Point, Sample, Way, Wire};
@@ -48,7 +49,7 @@ pub struct Lab {
     floor: Floor,
     files: Vec<PathBuf>,
     machines: AtomicU32,
-    _server: Server,
+    server: Server,
     home: TempDir,
 }
 
@@ -110,7 +111,7 @@ impl Lab {
             address,
             floor: Floor::default(),
             machines: AtomicU32::new(0),
-            _server: server,
+            server,
             home,
         };
         lab.floor = lab.measure_floor()?;
@@ -121,6 +122,14 @@ impl Lab {
     #[must_use]
     pub const fn floor(&self) -> Floor {
         self.floor
+    }
+
+    /// Returns the milliseconds of processor time that the service has taken.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn service_cpu_ms(&self) -> anyhow::Result<f64> {
+        cpu::of_process(self.server.pid())
     }
 
     /// Returns the directory that is served.
@@ -161,6 +170,7 @@ impl Lab {
             after_ms: milliseconds(times.all),
             each_ms: times.each_ms,
             wire: Wire::default(),
+            daemon_cpu_ms: 0.0,
             status: serde_json::Value::Null,
         })
     }
@@ -318,7 +328,11 @@ impl Machine {
         let mut status = self.programs.yolofs();
         status.arg("status").arg(mount.path());
         let status: Vec<serde_json::Value> = json(status)?;
+        let daemon = status.first().and_then(|status| status["pid"].as_u64());
+        let daemon = daemon.and_then(|pid| u32::try_from(pid).ok());
+        let daemon = daemon.context("a mount without a daemon")?;
         Ok(Sample {
+            daemon_cpu_ms: cpu::of_process(daemon)?,
             way,
             point,
             mount_ms: milliseconds(mounted),

@@ -74,6 +74,7 @@ mod tests {
             mount_ms: 0.0,
             after_ms: 1_000.0,
             each_ms: vec![],
+            daemon_cpu_ms: 0.0,
             wire: Wire::default(),
             status: serde_json::Value::Null,
         });

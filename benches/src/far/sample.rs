@@ -66,6 +66,8 @@ pub struct Sample {
     pub each_ms: Vec<f64>,
     /// What went over the line until then.
     pub wire: Wire,
+    /// Milliseconds of processor time that the daemon of the mount had taken then.
+    pub daemon_cpu_ms: f64,
     /// What `yolofs status` said then.
     pub status: serde_json::Value,
 }

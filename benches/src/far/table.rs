@@ -186,6 +186,7 @@ mod tests {
             mount_ms: 100.0,
             after_ms,
             each_ms: vec![],
+            daemon_cpu_ms: 0.0,
             wire: Wire {
                 down: 11_000_000,
                 requests: 9,

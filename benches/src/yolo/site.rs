@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tempfile::TempDir;
 
 use super::guest::{LightGuest, Machine, READY};
 use super::neighbours::Neighbours;
 use super::pins::Pins;
-use super::{Cell, Images, Mode, Sample};
+use super::{Cache, Cell, Images, Mode, Sample};
 use crate::boots::milliseconds;
 use crate::caches;
 use crate::lab_args::Places;
@@ -23,6 +23,8 @@ use crate::throttle::Throttle;
 
 /// Machines at once, at most.
 const MACHINES_MAX: usize = 16;
+/// How often a sample is tried that somebody else spoils.
+const ATTEMPTS: u32 = 5;
 /// Making a file system of half a gigabyte.
 const MKFS_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -100,11 +102,22 @@ impl Site {
         Ok(self.programs.adopt(&at))
     }
 
-    /// Measures a cell once.
+    /// Measures a cell; again, if somebody else drops caches meanwhile, because nothing is warm then.
     ///
     /// # Errors
     /// If anything on the way fails: a sample is whole or there is none.
     pub fn sample(&self, cell: Cell) -> anyhow::Result<Sample> {
+        for _ in 0..ATTEMPTS {
+            let (drops, sample) = self.sample_once(cell)?;
+            if caches::drops()? == drops {
+                return Ok(sample);
+            }
+        }
+        bail!("somebody keeps dropping this machine's caches: measure when it is quiet")
+    }
+
+    /// Measures a cell once. Returns how often caches had been dropped when it began, too.
+    fn sample_once(&self, cell: Cell) -> anyhow::Result<(u64, Sample)> {
         let throttle = Throttle::new(&self.stage.device_number()?, cell.disk.iops())?;
         let held = match cell.mode {
             Mode::Pinned => Some(self.pins.hold(&self.programs)?),
@@ -112,6 +125,7 @@ impl Site {
         };
         // What was pinned stays, and of the host's own files nothing else.
         caches::drop_everything()?;
+        let drops = caches::drops()?;
         let started = Instant::now();
         let mount = match cell.mode {
             Mode::Yolofs | Mode::Pinned => Some(self.mount(cell.images, cell.mode)?),
@@ -143,7 +157,7 @@ impl Site {
         let guests: Vec<_> = guests.collect::<anyhow::Result<_>>()?;
         drop((stay, machines, mount, held));
         let time: Duration = guests.iter().map(|guest| guest.time).sum();
-        Ok(Sample {
+        let sample = Sample {
             cell,
             ready_ms: milliseconds(ready),
             read_ms: milliseconds(time) / count(guests.len() as u64),
@@ -151,18 +165,24 @@ impl Site {
             disk_reads: reads.requests,
             disk_bytes: reads.bytes,
             prepare_ms: milliseconds(prepared),
-        })
+        };
+        Ok((drops, sample))
     }
 
     /// Boots all machines of a cell from the images in a directory, and waits until all are ready.
     fn boot(&self, dir: &Path, cell: Cell) -> anyhow::Result<Vec<Machine>> {
+        // Around the page cache, nothing is ever warm.
+        let cache = match cell.mode {
+            Mode::Warm => Cache::Writeback,
+            _ => cell.cache,
+        };
         let start = |number: usize| {
             let name = match cell.images {
                 Images::Shared => "01.raw".to_owned(),
                 Images::Clones => format!("{:02}.raw", number + 1),
             };
             let scratch = self.home.path().join(format!("machines/{number}"));
-            self.guest.start(&dir.join(name), cell.cache, &scratch)
+            self.guest.start(&dir.join(name), cache, &scratch)
         };
         let mut machines = (0..cell.machines)
             .map(start)

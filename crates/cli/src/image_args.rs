@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use host::size::Size;
 use node_api::image::{ImageSpec, Prefetch, RegistrySpec};
 
@@ -25,6 +25,18 @@ pub(crate) struct ImageArgs {
 }
 
 impl ImageArgs {
+    /// Checks that nothing is said of a block image, because the source is none.
+    ///
+    /// # Errors
+    /// If something is said.
+    pub(crate) fn refuse(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.image_cache.is_none(),
+            "--image-cache is for block images: name the source overlaybd:IMAGE"
+        );
+        Ok(())
+    }
+
     /// Returns how the image is opened.
     ///
     /// # Errors

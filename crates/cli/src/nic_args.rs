@@ -8,6 +8,9 @@ use serving::transport::Address;
 use host::size::Size;
 use node_api::nic::{NicName, NicSpec};
 
+/// What keeps nothing.
+const NOTHING: &str = "none";
+
 /// The block service of a mount.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "SmartNIC")]
@@ -28,16 +31,20 @@ pub(crate) struct NicArgs {
     /// A directory with cert.pem, key.pem and ca.pem: speak TLS
     #[arg(long, value_name = "DIR", requires = "nic")]
     nic_tls: Option<PathBuf>,
-    /// Keep received chunks in this directory, and fetch the others in the background
+    /// Keep received chunks in this directory, and fetch the others in the background; none keeps nothing [default: what
+    /// comes of nic:NAME is kept in --nic-cache-default, if root mounts]
     #[arg(long, value_name = "DIR", requires = "nic")]
     nic_cache: Option<PathBuf>,
-    /// Most bytes that this directory may take
+    /// Directory that keeps what comes where nothing is said; it takes at most half of what is free
     #[arg(
         long,
-        value_name = "SIZE",
-        default_value = "8G",
-        requires = "nic_cache"
+        value_name = "DIR",
+        env = "YOLOFS_NIC_CACHE",
+        default_value = "/var/cache/yolofs/nic"
     )]
+    nic_cache_default: PathBuf,
+    /// Most bytes that this directory may take
+    #[arg(long, value_name = "SIZE", default_value = "8G", requires = "nic")]
     nic_cache_size: Size,
     /// Directory that the source was made of; read chunks there that the service lacks
     #[arg(long, value_name = "DIR", requires = "nic")]
@@ -48,12 +55,12 @@ pub(crate) struct NicArgs {
 }
 
 impl NicArgs {
-    /// Returns what they say, with paths that mean the same in every directory; `None` if no
+    /// Returns what they say for a source, with paths that mean the same in every directory; `None` if no
     /// service is to be asked.
     ///
     /// # Errors
     /// If the current directory cannot be told.
-    pub(crate) fn spec(&self) -> anyhow::Result<Option<NicSpec>> {
+    pub(crate) fn spec(&self, source: &Path) -> anyhow::Result<Option<NicSpec>> {
         let whole = |path: &Path| {
             let path = std::path::absolute(path);
             path.context("finding the current directory")
@@ -68,6 +75,14 @@ impl NicArgs {
         let Some(first) = addresses.next() else {
             return Ok(None);
         };
+        let cache = match &self.nic_cache {
+            Some(dir) if dir == Path::new(NOTHING) => None,
+            Some(dir) => Some(whole(dir)?),
+            None => self
+                .default_cache(source)?
+                .map(|dir| whole(&dir))
+                .transpose()?,
+        };
         Ok(Some(NicSpec {
             address: first,
             others: addresses.collect(),
@@ -75,9 +90,30 @@ impl NicArgs {
             name: self.nic_name.clone(),
             key: optional(&self.nic_key)?,
             tls: optional(&self.nic_tls)?,
-            cache: optional(&self.nic_cache)?,
+            fill: self.nic_cache.is_some(),
+            cache,
             cache_bytes: self.nic_cache_size.0,
             origin: optional(&self.origin)?,
         }))
+    }
+
+    /// Returns where what comes of a source is kept if nothing is said: it is one of the service's, root mounts, and the
+    /// directory can be made.
+    fn default_cache(&self, source: &Path) -> anyhow::Result<Option<PathBuf>> {
+        let dir = &self.nic_cache_default;
+        let is_wanted = NicName::of_source(source)?.is_some()
+            && dir != Path::new(NOTHING)
+            && nix::unistd::geteuid().is_root();
+        if !is_wanted {
+            return Ok(None);
+        }
+        let made = rawio::private::make_dir(dir);
+        let failed = |error: &std::io::Error| {
+            log::warn!(
+                "nothing is kept of what comes: cannot make {}: {error}",
+                dir.display()
+            );
+        };
+        Ok(made.inspect_err(failed).ok().map(|()| dir.clone()))
     }
 }

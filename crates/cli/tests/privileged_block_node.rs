@@ -9,7 +9,9 @@ mod block_guest;
 mod lab;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -44,6 +46,17 @@ fn until_served(lab: &Lab, name: &str, former: u64) -> u64 {
         device["state"] == "serving" && pid != former
     });
     pid
+}
+
+/// Returns a line of the node's metrics, by what it begins with.
+fn metric(lab: &Lab, begins: &str) -> Option<u64> {
+    let mut node = UnixStream::connect(lab.run_dir().join("node.sock")).unwrap();
+    node.write_all(b"GET /metrics HTTP/1.1\r\nhost: node\r\n\r\n")
+        .unwrap();
+    let mut page = String::new();
+    node.read_to_string(&mut page).unwrap();
+    let line = page.lines().find(|line| line.starts_with(begins))?;
+    line.rsplit_once(' ')?.1.parse().ok()
 }
 
 fn kill_worker(lab: &Lab, name: &str) {
@@ -82,6 +95,23 @@ fn privileged_block_devices_come_and_go_and_twice_is_once() {
     assert!(socket.exists());
     let size = ok(Command::new("nbdinfo").args(["--size", attached["address"].as_str().unwrap()]));
     assert_eq!(size.trim(), (16 << 20).to_string());
+    let (written, _) = disk(&lab, "written.raw", 1);
+    let (written, copy) = (written.to_str().unwrap(), lab.path("copy.raw"));
+    let address = attached["address"].as_str().unwrap();
+    for ends in [[written, address], [address, copy.to_str().unwrap()]] {
+        ok(Command::new("nbdcopy").args(ends));
+    }
+    for (metric_of_it, least) in [
+        ("serving", 1),
+        ("size_bytes", 16 << 20),
+        ("requests_total", 2),
+        ("written_bytes_total", 1 << 20),
+        ("read_bytes_total", 1 << 20),
+    ] {
+        let line = format!("yolofs_device_{metric_of_it}{{device=\"vm\"}}");
+        assert!(metric(&lab, &line) >= Some(least), "{line}");
+    }
+    assert_eq!(metric(&lab, "yolofs_devices{state=\"serving\"}"), Some(1));
     // The same again changes nothing.
     assert_eq!(attach(&lab, &image, "vm", &[])["pid"], attached["pid"]);
     // Another device of that name, two owners of one writable layer, a socket that is in use, what is not
@@ -363,6 +393,36 @@ fn privileged_block_an_image_is_mounted_as_any_source() {
     service.start_again();
     service.until_state(&mountpoint, "serving");
     look(&mountpoint);
+    // Layers of a registry are fetched when they are read.
+    let registry = Registry::start(Kind::Olareg);
+    let content = noise(13, 3 << 20);
+    let pushed = pushed(&lab, &registry, &content);
+    let source = PathBuf::from(format!("overlaybd:{}", pushed.display()));
+    for (name, flags) in [("fetched", &["--standalone"][..]), ("by-node", &[])] {
+        let cache = lab.path(&format!("cache-{name}"));
+        let cache = ["--image-cache", cache.to_str().unwrap()];
+        let mountpoint = lab.mount(&source, name, &[&cache, flags].concat());
+        // The device is much larger than what is in it.
+        let mut disk = Vec::new();
+        let opened = fs::File::open(mountpoint.join("disk")).unwrap();
+        opened.take(16 << 20).read_to_end(&mut disk).unwrap();
+        let mut blocks = disk.chunks(4096);
+        let at = 4096 * blocks.position(|block| block == &content[..4096]).unwrap();
+        assert!(disk[at..at + content.len()] == content[..], "{name}");
+        lab.umount(&mountpoint);
+    }
+    // What is not for it is refused.
+    for (source, flags, why) in [
+        (&source, &["--boot", "some"][..], "boot image"),
+        (&image, &["--image-cache", "c"], "overlaybd:IMAGE"),
+    ] {
+        for standalone in [&["--standalone"][..], &[]] {
+            let mut mount = lab.yolofs();
+            mount.arg("mount").args(flags).args(standalone);
+            let said = fails(1, mount.arg(source).arg(lab.make_dir("refused")));
+            assert!(said.contains(why), "{said}");
+        }
+    }
     // What can be written to is no file, and what is not there is no image.
     let written = writable(&lab, "written", "live");
     for (image, why) in [(written, "writable layer"), (lab.path("none"), "none")] {

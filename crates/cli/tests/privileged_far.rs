@@ -171,6 +171,51 @@ fn privileged_a_second_start_with_a_cache_brings_no_chunk() {
     });
 }
 
+/// Nothing is said of a cache: what came is kept, and what is damaged of it is fetched again.
+#[test]
+fn privileged_a_second_start_brings_no_chunk_by_default_and_damage_is_fetched_again() {
+    undisturbed(|| {
+        let lab = Lab::new();
+        imported(&lab, READ);
+        let far = Far::start(&lab);
+        let cache = lab.path("cache");
+        let started = |name: &str| {
+            let mountpoint = lab.make_dir(name);
+            ok(lab
+                .yolofs()
+                .env("YOLOFS_NIC_CACHE", &cache)
+                .args(["mount", "nic:root"])
+                .arg(&mountpoint)
+                .args(["--nic", &far.address]));
+            (0..READ).for_each(|n| read(&mountpoint, n));
+            let status = lab.status(&mountpoint);
+            let process = PathBuf::from(format!("/proc/{}", status["pid"]));
+            lab.umount(&mountpoint);
+            until("what came is written", || !process.exists());
+            assert_eq!(status["nic"]["filled"], Value::Null, "{status}");
+            status
+        };
+        let first = started("first");
+        assert!(count(&first, "wire_bytes") > 0, "{first}");
+        let second = started("second");
+        assert_eq!(
+            (count(&second, "wire_bytes"), count(&second, "requests")),
+            (0, 0),
+            "{second}"
+        );
+        for segment in fs::read_dir(cache.join("chunks/segments")).unwrap() {
+            let path = segment.unwrap().path();
+            let mut bytes = fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(&path, bytes).unwrap();
+        }
+        let third = started("third");
+        let came = count(&third, "wire_bytes");
+        assert!(came > 0 && came < count(&first, "wire_bytes"), "{third}");
+    });
+}
+
 #[test]
 fn privileged_files_without_a_plan_cost_few_round_trips() {
     undisturbed(|| {

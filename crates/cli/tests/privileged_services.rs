@@ -161,9 +161,35 @@ fn privileged_the_origin_is_asked_when_both_services_fail() {
     two.same(&mountpoint);
     let status = unharmed(&lab, &mountpoint);
     assert!(count(&status, "origin_chunks") > 0, "{status}");
-    assert!((1..32).contains(&count(&status, "lies")), "{status}");
+    // What had come ahead is found out when it is read.
+    assert!(count(&status, "lies") >= 1, "{status}");
     assert!(count(&status["services"][1], "chunks") > 0, "{status}");
     lab.umount(&mountpoint);
+}
+
+/// Records a start that reads everything, for the machines that come later.
+fn record(lab: &Lab, two: &Two) {
+    let first = two.mount(lab, "first", &["--nic-share"]);
+    read(&first, 0..FILES);
+    let daemon = lab.status(&first)["pid"].clone();
+    lab.umount(&first);
+    let process = PathBuf::from(format!("/proc/{daemon}"));
+    until("the boot image is at the service", || !process.exists());
+}
+
+/// Mounts, and gives the first line a fault when half of the plan came.
+fn broken(two: &Two, fault: Fault, mount: impl FnOnce() -> PathBuf) -> PathBuf {
+    let line = &two.lines[0].0;
+    let half = line.counts().to_client + u64::from(FILES) * FILE_BYTES as u64 / 2;
+    std::thread::scope(|scope| {
+        let breaking = scope.spawn(|| {
+            until("half of the plan came", || line.counts().to_client > half);
+            two.treat(0, fault);
+        });
+        let mountpoint = mount();
+        breaking.join().unwrap();
+        mountpoint
+    })
 }
 
 /// A plan is streamed by one service; in the middle of that it goes away, and the other one brings the rest.
@@ -171,25 +197,11 @@ fn privileged_the_origin_is_asked_when_both_services_fail() {
 fn privileged_a_stream_that_breaks_off_is_continued_by_the_other_service() {
     let lab = Lab::new();
     let two = Two::start(&lab);
-    let first = two.mount(&lab, "first", &["--nic-share"]);
-    read(&first, 0..FILES);
-    let daemon = lab.status(&first)["pid"].clone();
-    lab.umount(&first);
-    let process = PathBuf::from(format!("/proc/{daemon}"));
-    until("the boot image is at the service", || !process.exists());
+    record(&lab, &two);
     for (name, fault) in [("stalls", Fault::Stalled), ("dies", Fault::Dead)] {
-        let before = two.lines[0].0.counts().to_client;
-        let broken = std::thread::scope(|scope| {
-            let breaking = scope.spawn(|| {
-                let half = before + u64::from(FILES) * FILE_BYTES as u64 / 2;
-                until("half of the plan came", || {
-                    two.lines[0].0.counts().to_client > half
-                });
-                two.treat(0, fault);
-            });
+        let broken = broken(&two, fault, || {
             let mountpoint = two.mount(&lab, name, &[]);
             read(&mountpoint, 0..FILES);
-            breaking.join().unwrap();
             mountpoint
         });
         two.same(&broken);
@@ -198,4 +210,36 @@ fn privileged_a_stream_that_breaks_off_is_continued_by_the_other_service() {
         two.treat(0, Fault::None);
         lab.umount(&broken);
     }
+}
+
+/// Programs would wait for each chunk if what replays the plan waited for a service that is silent.
+#[test]
+fn privileged_a_plan_is_replayed_from_the_origin_while_the_service_is_silent() {
+    let lab = Lab::new();
+    let two = Two::start(&lab);
+    record(&lab, &two);
+    let origin = two.root.to_str().unwrap().to_owned();
+    let flags = [
+        "--nic",
+        &two.lines[0].1,
+        "--origin",
+        &origin,
+        "--wait-prewarm",
+    ];
+    let mount = |name| lab.mount(Path::new("nic:root"), name, &flags);
+    let whole = mount("whole");
+    let injected = |mountpoint: &Path| count(&lab.status(mountpoint)["boot"], "injected_pages");
+    let pages = injected(&whole);
+    assert!(pages > 0);
+    lab.umount(&whole);
+    let stalled = broken(&two, Fault::Stalled, || mount("stalled"));
+    let status = unharmed(&lab, &stalled);
+    assert_eq!(injected(&stalled), pages, "{status}");
+    assert!(
+        count(&status, "origin_chunks") > u64::from(FILES) / 2,
+        "{status}"
+    );
+    two.same(&stalled);
+    two.treat(0, Fault::None);
+    lab.umount(&stalled);
 }

@@ -31,7 +31,7 @@ pub fn open_image(
     let device = open_image_from(path, blobs, start).with_context(opening)?;
     ensure!(
         access == DeviceAccess::ReadOnly || device.info().access == DeviceAccess::ReadWrite,
-        "{} has only sealed layers: leave --writable out, or put a qcow2 overlay on the export",
+        "{} has only sealed layers: leave `writable` out, or put a qcow2 overlay on the export",
         path.display()
     );
     Ok(Arc::new(device))

@@ -8,6 +8,7 @@ mod status;
 
 use std::fs;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,11 @@ use node_api::nic_needs::{CHUNKS, SOURCES};
 const NEEDED: Duration = Duration::from_secs(10);
 const WELCOME: Duration = Duration::from_secs(2);
 
+/// Of the bytes of a cache, the part that indexes may take: a thirty-second.
+const INDEXES: u64 = 32;
+/// How deep a cache is: its parts, and their segments.
+const CACHE_DEPTH: u8 = 3;
+
 /// Threads that wait for the service at a time: a link gains from more requests than a disk does.
 const WAITING: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
@@ -63,6 +69,8 @@ impl<'a> From<&'a NicSpec> for NicAccess<'a> {
 pub struct Nic {
     address: Address,
     name: NicName,
+    /// Whether all of the source is fetched.
+    fill: bool,
     way: ReadPath,
     /// Whether the plan of boots was requested from the service when the source was opened.
     plan_requested: PlanRequested,
@@ -121,6 +129,7 @@ impl Nic {
         Ok(Some(Self {
             address: address.clone(),
             name,
+            fill: false,
             way: ReadPath::Beside(cache),
             plan_requested: PlanRequested::No,
             plan: None,
@@ -155,9 +164,7 @@ impl Nic {
                 (Opened::before(remote), None, open)
             }
             None => {
-                let local = spec.cache.as_deref();
-                let local = local.map(|dir| Local::open(dir, spec.cache_bytes));
-                let local = local.transpose()?;
+                let local = Local::of(spec)?;
                 (open(&client, name, local.as_ref(), boot)?, local, None)
             }
         };
@@ -166,12 +173,13 @@ impl Nic {
         let store = local.map(|local| local.store);
         let source = NicSource::new(opened.remote, store, origin, deadline);
         let source = Arc::new(source);
-        let filler = spec.cache.as_ref();
-        let filler = filler.map(|_| Filler::start(Arc::clone(&source), later));
+        let filler = spec.cache.as_ref().filter(|_| spec.fill || later.is_some());
+        let filler = filler.map(|_| Filler::start(Arc::clone(&source), later, spec.fill));
         let filler = filler.transpose()?;
         Ok(Self {
             address: address.clone(),
             name: name.clone(),
+            fill: spec.fill,
             way: ReadPath::Alone(Arc::clone(&source), filler, waited_for(source, deadline)),
             plan_requested: opened.plan_requested,
             plan: opened.plan,
@@ -243,7 +251,22 @@ struct Local {
 }
 
 impl Local {
+    /// Opens the cache of a mount, if it has one. Without one that nobody asked for, a mount goes on.
+    fn of(spec: &NicSpec) -> anyhow::Result<Option<Self>> {
+        let Some(dir) = spec.cache.as_deref() else {
+            return Ok(None);
+        };
+        match Self::open(dir, spec.cache_bytes) {
+            Err(error) if !spec.fill => {
+                log::warn!("nothing is kept of what comes: {error:#}");
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
+    }
+
     fn open(dir: &Path, budget_bytes: u64) -> anyhow::Result<Self> {
+        let budget_bytes = budget_bytes.min(room(dir).unwrap_or(budget_bytes));
         let config = StoreConfig {
             budget_bytes,
             segment_bytes: 8 << 20, // a small cache is no small number of segments
@@ -255,11 +278,39 @@ impl Local {
             rawio::private::keep(&dir.join(part)).with_context(opening)?;
         }
         let store = SharedStore::open(&dir.join(CHUNKS), config).with_context(opening)?;
+        let catalog = Catalog::open(&dir.join(SOURCES)).with_context(opening)?;
+        let indexes = catalog.limit_indexes(budget_bytes / INDEXES);
+        indexes.with_context(opening)?;
         Ok(Self {
             store: Arc::new(store),
-            catalog: Catalog::open(&dir.join(SOURCES)).with_context(opening)?,
+            catalog,
         })
     }
+}
+
+/// Returns the bytes that a cache may take: half of what would be free on its file system without it.
+fn room(dir: &Path) -> Option<u64> {
+    let mut taken = 0;
+    for part in [CHUNKS, SOURCES] {
+        taken += bytes_beneath(&dir.join(part), CACHE_DEPTH);
+    }
+    // It may not be there yet.
+    let there = dir.ancestors().find(|dir| dir.is_dir())?;
+    let free = nix::sys::statvfs::statvfs(there).ok()?;
+    Some((free.blocks_available() * free.fragment_size() + taken) / 2)
+}
+
+/// Returns the bytes that files beneath a directory take.
+fn bytes_beneath(dir: &Path, depth: u8) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes = entries.filter_map(|entry| {
+        let about = entry.metadata().ok()?;
+        Some(match about.is_dir() && depth > 0 {
+            true => bytes_beneath(&entry.path(), depth - 1),
+            false => about.blocks() * 512,
+        })
+    });
+    bytes.sum()
 }
 
 /// A source that was opened, and what the service said of its boots.
@@ -313,11 +364,11 @@ fn open(
     match (client.start_source(&wanted, patience), kept) {
         (Ok(started), _) => {
             if let Some(local) = local {
-                let keeping = || format!("keeping the index of {}", name.label());
-                local
-                    .catalog
-                    .add(bytes, started.remote.index())
-                    .with_context(keeping)?;
+                // The next mount fetches it again.
+                if let Err(error) = local.catalog.add(bytes, started.remote.index()) {
+                    let error = anyhow::Error::new(error);
+                    log::warn!("the index of {} is not kept: {error:#}", name.label());
+                }
             }
             let plan_requested = match started.version {
                 1 => PlanRequested::No,

@@ -41,6 +41,10 @@ pub struct NicSpec {
     /// The greatest size of the cache.
     #[serde(default = "cache_bytes")]
     pub cache_bytes: u64,
+    /// Whether all of the source is fetched into the cache in the background, and not only what is read or what a plan
+    /// names. Left out if it is: nodes of an earlier release refuse fields that they do not know.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub fill: bool,
     /// Where else the source can be read.
     #[serde(default)]
     pub origin: Option<PathBuf>,
@@ -49,6 +53,15 @@ pub struct NicSpec {
 /// How much is kept unless it is said.
 const fn cache_bytes() -> u64 {
     8 << 30
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
+const fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// The most services of one mount: two connections to each.
@@ -227,6 +240,7 @@ mod tests {
             tls: None,
             cache: None,
             cache_bytes: 1,
+            fill: false,
             origin: None,
         };
         let text = serde_json::to_string(&spec).unwrap();
@@ -234,7 +248,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<NicSpec>(&text).unwrap(), spec);
         let short: NicSpec = serde_json::from_str(r#"{"address": "nic:5052"}"#).unwrap();
         assert_eq!(short.cache_bytes, cache_bytes());
-        assert!(short.others.is_empty());
+        assert!(short.others.is_empty() && short.fill);
         assert!(!serde_json::to_string(&short).unwrap().contains("others"));
         let mixed = r#"{"address": "nic:5052", "others": ["unix:/run/nic.sock"]}"#;
         let mixed = serde_json::from_str::<NicSpec>(mixed).unwrap();

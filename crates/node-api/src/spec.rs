@@ -91,8 +91,8 @@ impl MountSpec {
     pub fn place(&self) -> anyhow::Result<SourceLocation> {
         if let Some(image) = ImageSpec::of_source(&self.source) {
             ensure!(
-                self.nic.is_none() && !self.auto,
-                "nic and auto are not for block images"
+                self.nic.is_none() && !self.auto && !self.boot.is_named(),
+                "a boot image, nic and auto are not for block images"
             );
             let spec = self.image.clone().unwrap_or_default();
             spec.check(image)?;

@@ -12,7 +12,7 @@ use super::owned::Service;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
 use node_api::control::NodeError;
-use node_api::device::{Attached, DeviceKind, DeviceSpec, DeviceView};
+use node_api::device::{Attached, DeviceKind, DeviceSpec, DeviceView, check_name};
 use node_records::devices::DeviceInstance;
 
 /// How long a worker may take to end a device: what is in flight is done, and made durable.
@@ -60,7 +60,7 @@ impl Owner {
         }
         if self.devices.len() >= self.config.most_mounts {
             return Err(NodeError::Unavailable(format!(
-                "the node has {} devices, and takes no more: that is its limit (--max-mounts)",
+                "the node has {} devices, and takes no more: that is its limit",
                 self.config.most_mounts
             )));
         }
@@ -94,12 +94,14 @@ impl Owner {
     /// # Errors
     /// As [`NodeControl::detach`](node_api::control::NodeControl::detach).
     pub(crate) fn detach_device(&self, name: &str) -> Result<(), NodeError> {
+        // A name that is no device's may be anything.
+        if check_name(name).is_err() {
+            return Err(NodeError::NoDevice(name.to_owned()));
+        }
         let _lock = self.mount_locks.take(&key_of(name))?;
-        let missing = self.devices.miss_no_more(name);
         let device = self.devices.get(name);
         let file = self.devices.file(name);
-        // A name that is no device's may be anything.
-        let known = missing || device.is_some() || file.is_some();
+        let known = device.is_some() || file.is_some() || self.device_records.is_desired(name);
         if let Some(device) = device {
             self.end_device(&device)?;
         }
@@ -109,6 +111,7 @@ impl Owner {
         match known {
             true => {
                 self.device_records.forget_desired(name);
+                self.devices.miss_no_more(name);
                 Ok(())
             }
             false => Err(NodeError::NoDevice(name.to_owned())),
@@ -171,7 +174,7 @@ impl Owner {
         };
         let missing = missing.filter(is_missing);
         few_at_a_time(AT_A_TIME, missing.collect(), |spec| {
-            self.restore_device(&spec)
+            self.restore_device(&spec);
         });
         self.devices.missing_views().is_empty()
     }

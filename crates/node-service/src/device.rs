@@ -348,9 +348,9 @@ impl Devices {
         missing.insert(spec.name.clone(), missed).is_some()
     }
 
-    /// Notes that a device is attached, or desired no more; returns whether it was missing.
-    pub(crate) fn miss_no_more(&self, name: &str) -> bool {
-        self.missing.lock().remove(name).is_some()
+    /// Notes that a device is attached, or desired no more.
+    pub(crate) fn miss_no_more(&self, name: &str) {
+        self.missing.lock().remove(name);
     }
 
     /// Returns what there is to tell of the missing ones.

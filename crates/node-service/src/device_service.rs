@@ -69,7 +69,7 @@ impl Owner {
     /// Has devices served that were served before, a few at a time, however often that must be tried.
     pub(crate) fn serve_devices(&self, devices: Vec<Arc<Device>>) {
         few_at_a_time(AT_A_TIME, devices, |device| {
-            self.serve_device_again(&device)
+            self.serve_device_again(&device);
         });
     }
 

@@ -9,11 +9,13 @@ use blockexport::Place;
 
 use super::adopt::QUICK;
 use super::device::Device;
+use super::file_devices::unmount_dead_erofs;
 use super::owner::Owner;
 use super::probe::Statuses;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
-use node_api::device::{DeviceKind, DeviceStatus};
+use host::run_dir::RunDir;
+use node_api::device::{DeviceKind, DeviceSpec, DeviceStatus};
 use node_records::devices::DeviceInstance;
 
 impl Owner {
@@ -29,8 +31,7 @@ impl Owner {
         for instance in instances {
             let name = &instance.spec.name;
             if instance.spec.kind == DeviceKind::File {
-                // Its mount is taken over as any other.
-                self.devices.add_file(&instance.spec);
+                self.take_over_file(&instance.spec);
                 continue;
             }
             let worker = instance.worker;
@@ -49,6 +50,21 @@ impl Owner {
             }
         }
         orphans
+    }
+
+    /// Takes over a device that is a file. Its mount was taken over as any other; if that is lost, the device is
+    /// attached again.
+    fn take_over_file(&self, spec: &DeviceSpec) {
+        if self.visible_at(&RunDir::id_of(&spec.at)).is_some() {
+            self.devices.add_file(spec);
+            return;
+        }
+        let name = &spec.name;
+        log::error!("the file of the device {name} is lost, and attached again");
+        if let Err(error) = unmount_dead_erofs(spec) {
+            log::error!("{name}: {error:#}");
+        }
+        self.device_records.forget(name);
     }
 
     fn take_over_device(

@@ -41,9 +41,8 @@ impl Owner {
         let made = self.make_mount(&mount_spec(spec))?;
         let stale = made.new && self.devices.file(&spec.name).is_some();
         let mounted = spec.erofs.as_deref().map(|dir| {
-            if stale && has_erofs(dir) {
-                // It is on a file that nobody serves any more.
-                umount2(dir, MntFlags::MNT_DETACH).context("unmounting a dead EROFS")?;
+            if stale {
+                unmount_dead_erofs(spec)?;
             }
             mount_erofs(spec, dir)
         });
@@ -146,6 +145,18 @@ fn mount_erofs(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
         mounted.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
     mounted.leave();
     Ok(())
+}
+
+/// Unmounts the EROFS of a file that nobody serves any more.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn unmount_dead_erofs(spec: &DeviceSpec) -> anyhow::Result<()> {
+    match spec.erofs.as_deref().filter(|dir| has_erofs(dir)) {
+        Some(dir) => umount2(dir, MntFlags::MNT_DETACH)
+            .with_context(|| format!("unmounting the dead EROFS on {}", dir.display())),
+        None => Ok(()),
+    }
 }
 
 fn has_erofs(dir: &Path) -> bool {

@@ -21,6 +21,7 @@ const FILES: &[(&str, &str)] = &[
     ("nicfetch.sysusers", "usr/lib/sysusers.d/nicfetch.conf"),
     ("yolofs.tmpfiles", "usr/lib/tmpfiles.d/yolofs.conf"),
     ("snapshotter.env", "etc/yolofs/snapshotter.env"),
+    ("apparmor/yolofs-nicfetch", "etc/apparmor.d/yolofs-nicfetch"),
     ("yolofs.toml", "etc/yolofs/yolofs.toml"),
     (
         "prometheus/yolofs-textfile",

@@ -199,26 +199,50 @@ impl NicSource {
             || id.is_some_and(|id| id == ZEROS || local.is_some_and(|local| local.contains(&id)))
     }
 
-    /// Returns chunks from memory, the local store or the service, if available now: without retries, and
-    /// without the origin.
+    /// Returns chunks out of memory, of the local store or of the service, if it has them now. Who goes through a plan
+    /// gets them from the origin while the service is silent or not believed: programs would have to.
     pub(super) fn at_hand(&self, numbers: &[u32], priority: Priority) -> Vec<Option<Chunk>> {
         let id = |number: u32| self.remote.index().chunk(number);
         let near = |number: &u32| self.near(*number, &id(*number)?, priority);
         let mut found: Vec<_> = numbers.iter().map(near).collect();
         if prompt::patience() != Patience::None {
-            // Ends early when the service is away or silent.
-            let mut patience = self.remote.patience().transfer;
-            if self.origin.is_some() {
-                match priority {
-                    Priority::Demand => patience = self.remote.patience_beside(),
-                    // The origin is slower than what comes by itself: only who waits asks it.
-                    _ if self.remote.is_refused() => patience = Duration::ZERO,
-                    Priority::Readahead | Priority::Prefetch => {}
+            match (&self.origin, priority) {
+                (Some(_), Priority::Readahead) => self.follow(&mut found, numbers),
+                (Some(_), Priority::Demand) => {
+                    let patience = self.remote.patience_beside();
+                    self.fetch_lacking(&mut found, numbers, priority, patience);
+                }
+                // Ends early when the service is away or silent.
+                _ => {
+                    let patience = self.remote.patience().transfer;
+                    self.fetch_lacking(&mut found, numbers, priority, patience);
                 }
             }
-            self.fetch_lacking(&mut found, numbers, priority, patience);
         }
         found
+    }
+
+    /// Has chunks of a plan come, and reads from the origin what does not because the service is away, silent or not
+    /// believed. As long as something comes, it is waited for: the origin is slower.
+    fn follow(&self, found: &mut [Option<Chunk>], numbers: &[u32]) {
+        let end = Instant::now() + self.remote.patience().transfer;
+        loop {
+            let (began, patience) = (Instant::now(), self.remote.patience_beside());
+            self.fetch_lacking(found, numbers, Priority::Readahead, patience);
+            if found.iter().all(Option::is_some) {
+                return;
+            }
+            // What ended before its time does not come: the service does not have it, or is not there.
+            if began.elapsed() < patience || patience.is_zero() || Instant::now() >= end {
+                break;
+            }
+        }
+        for (number, place) in numbers.iter().zip(found) {
+            if place.is_none() {
+                let id = self.remote.index().chunk(*number);
+                *place = id.and_then(|id| self.origins(*number, &id));
+            }
+        }
     }
 
     /// Asks the service for what was not found.

@@ -56,7 +56,8 @@ const SOURCE_DEADLINE: Duration = Duration::from_secs(30);
 /// Returns when it is served. A second mount of the same source at the same place changes nothing.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct MountArgs {
-    /// A directory tree, a disk image (raw or qcow2), or a source of a block service (nic:NAME)
+    /// A directory tree, a disk image (raw or qcow2), a source of a block service (nic:NAME), or a block image, whose
+    /// device is the file `disk` (overlaybd:IMAGE)
     pub(super) source: PathBuf,
     /// An existing directory; it may be the source itself
     pub(super) mountpoint: PathBuf,
@@ -125,7 +126,7 @@ pub(super) struct MountArgs {
 
 /// Returns what the node is asked for.
 fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::Result<MountSpec> {
-    let image = image_of(&args.source)?;
+    let image = args.block_image()?;
     let source = match (&image, NicName::of_source(&args.source)?) {
         (Some(image), _) => ImageSpec::source(image),
         (None, Some(_)) => args.source.clone(),
@@ -160,18 +161,9 @@ fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::R
         plain: false,
         lasting: true,
         label: None,
-        nic: args.nic.spec()?,
+        nic: args.nic.spec(&args.source)?,
         image: image.map(|_| args.image.spec()).transpose()?,
     })
-}
-
-/// Returns the block image that a source names, if it is one.
-fn image_of(source: &Path) -> anyhow::Result<Option<PathBuf>> {
-    let image = ImageSpec::of_source(source).map(|image| {
-        let found = image.canonicalize();
-        found.with_context(|| format!("finding the image {}", image.display()))
-    });
-    image.transpose()
 }
 
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
@@ -231,7 +223,7 @@ pub(super) fn run(
             args.mountpoint.display()
         )
     })?;
-    if !args.notify_parent && image_of(&args.source)?.is_none() {
+    if !args.notify_parent && args.block_image()?.is_none() {
         // A daemon may not write to the store.
         adopt_for(&args.request(store)?, store, &Interrupt::unarmed()?);
     }
@@ -242,7 +234,7 @@ pub(super) fn run(
         .find(&mountpoint)?
         .filter(|record| record.is_alive())
     {
-        let source = match (image_of(&args.source)?, NicName::of_source(&args.source)?) {
+        let source = match (args.block_image()?, NicName::of_source(&args.source)?) {
             (Some(image), _) => ImageSpec::source(&image),
             (None, Some(name)) => name.label().into(),
             (None, None) => canonical_within(&args.source, args.source_deadline)
@@ -308,7 +300,7 @@ fn served(args: &MountArgs, run_dir: &RunDir, mountpoint: &Path) -> anyhow::Resu
 impl MountArgs {
     /// Returns what the mount is to be, for a daemon of its own.
     fn request(&self, store: &StoreSettings) -> anyhow::Result<MountRequest> {
-        let image = image_of(&self.source)?;
+        let image = self.block_image()?;
         let opener = image.as_deref().map(|image| self.opener(image, store));
         Ok(MountRequest {
             source: image.map_or_else(|| self.source.clone(), |image| ImageSpec::source(&image)),
@@ -326,10 +318,22 @@ impl MountArgs {
             lock: self.lock,
             readahead_kib: self.readahead.map(in_kib),
             threads: self.threads,
-            nic: self.nic.spec()?,
+            nic: self.nic.spec(&self.source)?,
             nic_share: self.nic.nic_share,
             image: opener.transpose()?,
         })
+    }
+
+    /// Returns the block image that the source names, if it is one.
+    fn block_image(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(image) = ImageSpec::of_source(&self.source) else {
+            self.image.refuse()?;
+            return Ok(None);
+        };
+        let found = image.canonicalize();
+        found
+            .map(Some)
+            .with_context(|| format!("finding the image {}", image.display()))
     }
 
     /// Returns what opens the block image of this mount.

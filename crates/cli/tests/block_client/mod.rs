@@ -72,7 +72,7 @@ impl Writer {
             let at = self.number * 37 % (DEVICE / PIECE / 4) * PIECE;
             let byte = u8::try_from(self.number % 250 + 1).unwrap();
             // Two in flight to the same place would be done in any order.
-            if self.number % (DEVICE / PIECE / 4) == 0 {
+            if self.number.is_multiple_of(DEVICE / PIECE / 4) {
                 self.flush();
             }
             self.command(&format!("aio_write -P {byte} {at} {PIECE}"));

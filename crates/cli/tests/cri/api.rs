@@ -196,6 +196,23 @@ pub(crate) struct ExecSyncReply {
 pub(crate) struct StatusReply {
     #[prost(message, optional, tag = "1")]
     pub(crate) status: Option<RuntimeStatus>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) handlers: Vec<RuntimeHandler>,
+}
+
+/// A runtime that pods may choose; the default one has no name.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RuntimeHandler {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) features: Option<RuntimeHandlerFeatures>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RuntimeHandlerFeatures {
+    #[prost(bool, tag = "2")]
+    pub(crate) user_namespaces: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -91,7 +91,9 @@ impl Lab {
     fn with_places(&self, mut command: Command) -> Command {
         command
             .env("YOLOFS_STORE", self.store())
-            .env("YOLOFS_RUN_DIR", self.run_dir());
+            .env("YOLOFS_RUN_DIR", self.run_dir())
+            // That of the machine is everybody's.
+            .env("YOLOFS_NIC_CACHE", "none");
         command
             .env_remove("YOLOFS_LOG")
             .env_remove("YOLOFS_LOG_FORMAT");

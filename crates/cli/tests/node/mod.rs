@@ -506,6 +506,12 @@ pub(crate) fn archive(lab: &Lab, bytes: usize) -> PathBuf {
 
 /// Makes what `docker save` would of an image whose layers are directories in `dir`.
 pub(crate) fn pack(dir: &Path, image: &str, command: &[&str], layers: &[&str]) -> PathBuf {
+    let run = serde_json::json!({"Env": ["PATH=/bin"], "Cmd": command});
+    pack_to_run(dir, image, &run, layers)
+}
+
+/// The same, of an image that says more of how it is run.
+pub(crate) fn pack_to_run(dir: &Path, image: &str, run: &Value, layers: &[&str]) -> PathBuf {
     let tars: Vec<_> = layers.iter().map(|name| format!("{name}.tar")).collect();
     for (name, tar) in layers.iter().zip(&tars) {
         ok(Command::new("tar")
@@ -516,7 +522,7 @@ pub(crate) fn pack(dir: &Path, image: &str, command: &[&str], layers: &[&str]) -
     let config = serde_json::json!({
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": ["PATH=/bin"], "Cmd": command},
+        "config": run,
         "rootfs": {"type": "layers", "diff_ids": digests},
     });
     let manifest = serde_json::json!([{

@@ -1,9 +1,11 @@
 //! Committed layers, served from their boot images.
 //!
 //! A layer whose chain the store knows is mounted at `<root>/served/<number>`, in the background,
-//! and stays mounted as long as its snapshot exists. A mount request for an overlay waits a little
-//! while its layers are being mounted, since a start from the plain directories takes longer.
+//! and stays mounted as long as its snapshot lives. An overlay that is asked for while its layers
+//! are being mounted waits a little, for a start from the plain directories costs more. It does not wait for more
+//! layers than are mounted in that time: such an image was just pulled, and its files are in memory.
 
+mod attach_time;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,6 +32,8 @@ use layers::server::{LayerServer, ServedBy, WarmedLayer};
 use layers::status::LayerStatus;
 use node_records::left::living_mounts;
 use yolofs::XattrAnswers;
+
+use attach_time::AttachTime;
 
 /// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
 const THREADS: usize = 2;
@@ -72,6 +76,8 @@ struct QueueState {
     jobs: VecDeque<Job>,
     /// Layers that a thread works on: a second one must not attach what the first detaches.
     at_work: BTreeSet<SnapshotId>,
+    /// How long it took to mount one.
+    attach_time: AttachTime,
     /// When the first and the last layer were committed that are mounted later.
     commits: Option<(Instant, Instant)>,
     ending: bool,
@@ -478,7 +484,11 @@ impl Shared {
         let changes = |now: &QueueState, layer| {
             is(now, layer, [ServingState::Coming, ServingState::Renewing])
         };
-        while !now.ending && layers.iter().any(|layer| changes(&now, layer)) {
+        while !now.ending {
+            let coming = layers.iter().filter(|layer| changes(&now, layer)).count();
+            if coming == 0 || now.attach_time.of(coming, THREADS) > PATIENCE {
+                break;
+            }
             if self.changed.wait_until(&mut now, deadline).timed_out() {
                 break;
             }

@@ -117,6 +117,9 @@ fn prepare_image(request: &MountRequest) -> anyhow::Result<Prepared> {
             "a block image is recorded by `yolofs block export --record`, and neither trusted nor revalidated"
         );
     }
+    if request.boot.is_named() || request.nic.is_some() {
+        bail!("a boot image and nic are not for block images");
+    }
     let open = request.image.as_ref();
     let open = open.context("nothing is said of how the block image is opened")?;
     let assembly = assembly::of_device((open.0)()?, &options(request))?;

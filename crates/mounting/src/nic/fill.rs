@@ -25,15 +25,16 @@ pub(super) struct Filler {
 
 impl Filler {
     /// Starts to fill the cache that `source` has, or that `open` opens: a mount that was served
-    /// before is served at once, and from its cache as soon as that is open.
+    /// before is served on at once, and from its cache as soon as that can be had. Unless `fill`, that is all.
     pub(super) fn start(
         source: Arc<NicSource>,
         open: Option<impl Fn() -> anyhow::Result<Arc<dyn ChunkStore>> + Send + 'static>,
+        fill: bool,
     ) -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let filled = Arc::new(Mutex::new(None));
         let (stopped, done) = (Arc::clone(&stop), Arc::clone(&filled));
-        let fill = move || {
+        let work = move || {
             if let Some(open) = open {
                 match opened(&open, &stopped) {
                     Ok(cache) => source.keep_in(cache),
@@ -42,6 +43,9 @@ impl Filler {
                     }
                 }
             }
+            if !fill {
+                return;
+            }
             let result = source.fill(&stopped);
             if !stopped.load(SeqCst) {
                 *done.lock() = Some(result);
@@ -49,7 +53,7 @@ impl Filler {
         };
         let thread = std::thread::Builder::new()
             .name("nic-fill".to_owned())
-            .spawn(fill)
+            .spawn(work)
             .context("starting the thread that fetches ahead")?;
         Ok(Self {
             stop,

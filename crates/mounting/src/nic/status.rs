@@ -10,7 +10,8 @@ impl Nic {
         let (source, filled) = match &self.way {
             ReadPath::Beside(_) => (None, None),
             ReadPath::Alone(source, filler, _) => {
-                let filled = filler.as_ref().map(super::Filler::filled);
+                let filled = filler.as_ref().filter(|_| self.fill);
+                let filled = filled.map(super::Filler::filled);
                 (Some(source.counts()), filled)
             }
         };

@@ -52,7 +52,11 @@ impl Pool {
             Some((network, spec.nic.as_ref()?))
         });
         let network = network.map(|(network, nic)| {
-            network.give_cache(nic, self.user)?;
+            match network.give_cache(nic, self.user) {
+                // Nobody asked for it: the worker does without.
+                Err(error) if !nic.fill => log::warn!("nothing is kept of what comes: {error:#}"),
+                given => given?,
+            }
             network.variable()
         });
         let user = self.user;

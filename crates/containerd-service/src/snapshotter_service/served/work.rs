@@ -61,8 +61,13 @@ impl Shared {
             })
         };
         let mut failed = None;
+        let began = Instant::now();
         let state = match place.map_or(Ok(Attach::Unknown), |place| self.mount(&place)) {
-            Ok(Attach::Attached | Attach::Already) => ServingState::Served,
+            Ok(Attach::Attached) => {
+                self.now.lock().attach_time.note(began.elapsed());
+                ServingState::Served
+            }
+            Ok(Attach::Already) => ServingState::Served,
             Err(error) if self.server.serves(&self.place(id)) => {
                 log::warn!("{error:#}; still serving its older boot image");
                 ServingState::Served
