@@ -446,7 +446,7 @@ pub fn tls_files(dir: &Path) -> TlsFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::fs::PermissionsExt as _;
 
     /// It has contents of a source whose files not everybody may read.
     #[test]
