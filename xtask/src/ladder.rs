@@ -287,6 +287,7 @@ const LADDER: &[Rung] = &[
             "rawio",
             "recording",
             "report",
+            "sandbox", // in tests
             "serving",
             "testkit",
             "tiering",

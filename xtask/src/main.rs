@@ -11,6 +11,7 @@ mod dist;
 mod flags;
 mod ladder;
 mod links;
+mod named;
 mod pages;
 mod quick;
 mod size;
@@ -27,7 +28,7 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
-    /// Fail where a crate imports what it must not, or escapes the workspace's lints
+    /// Fail where a crate imports what it must not, escapes the workspace's lints, or is in no list of crates
     Layers,
     /// Show which modules import each other in circles
     Circles,
@@ -62,6 +63,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Layers => {
             let packages = workspace::load()?;
             ladder::check(&packages)?;
+            named::check(&workspace::root()?, &packages)?;
             circles::check(&packages)
         }
         Chore::Circles => circles::report(&workspace::load()?),

@@ -21,6 +21,7 @@ mod fill;
 mod flights;
 mod keep;
 mod nic_cache;
+mod place;
 mod planned;
 mod read_ahead;
 mod registered;

@@ -32,7 +32,7 @@ pub struct HandlerCounts {
     pub spares_ready: u64,
     /// Microseconds that the requests that started one took, together.
     pub start_micros: u64,
-    /// Requests that were refused since too many waited.
+    /// Requests that were refused because too many waited.
     pub busy: u64,
     /// Requests that timed out.
     pub late: u64,

@@ -40,7 +40,7 @@ fn of_sandboxes(sandboxes: Counts, zygotes: ZygoteCounts) -> Vec<Counter> {
         ("ended", "Sandboxes that have ended", sandboxes.ended),
         (
             "adopted",
-            "Sandboxes of a former daemon that went on",
+            "Sandboxes of an earlier daemon that were taken over",
             sandboxes.adopted,
         ),
         (
@@ -71,7 +71,7 @@ fn of_sandboxes(sandboxes: Counts, zygotes: ZygoteCounts) -> Vec<Counter> {
         ),
         (
             "zygotes_evicted",
-            "Zygotes that were ended for others",
+            "Zygotes that were evicted for others",
             zygotes.evicted,
         ),
     ]
@@ -81,27 +81,27 @@ fn of_handlers(handlers: HandlerCounts) -> Vec<Counter> {
     vec![
         (
             "handler_hits",
-            "Requests whose handler had a sandbox",
+            "Requests that found a sandbox of their handler",
             handlers.hits,
         ),
         (
             "handler_starts",
-            "Requests whose handler got a sandbox",
+            "Requests for which a sandbox was started",
             handlers.starts,
         ),
         (
             "handler_spares",
-            "Those that got one that was started ahead",
+            "Requests that got a spare sandbox",
             handlers.spares,
         ),
         (
             "handler_busy",
-            "Requests that were refused since too many waited",
+            "Requests that were refused because too many waited",
             handlers.busy,
         ),
         (
             "handler_late",
-            "Requests whose time was over",
+            "Requests that missed their deadline",
             handlers.late,
         ),
         (
@@ -111,12 +111,12 @@ fn of_handlers(handlers: HandlerCounts) -> Vec<Counter> {
         ),
         (
             "handler_hit_microseconds",
-            "Time that requests with a sandbox took",
+            "Time of requests that found a sandbox",
             handlers.hit_micros,
         ),
         (
             "handler_start_microseconds",
-            "Time that requests without one took",
+            "Time of requests for which one was started",
             handlers.start_micros,
         ),
         (

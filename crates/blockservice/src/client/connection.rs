@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Shared;
-use super::connections::{Lane, Place};
+use super::place::{Lane, Place};
 use super::registered::{Receiver, RegisteredSource, Reply};
 use crate::wire::{ErrorCode, Frame, Message, Priority};
 use blocks::ContentId;

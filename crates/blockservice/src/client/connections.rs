@@ -5,30 +5,10 @@ use std::sync::Arc;
 use serving::transport::Address;
 
 use super::connection::Connection;
+use super::place::{Lane, Place};
 
 /// Connections to each service.
 const LANES: usize = 2;
-
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// Requests for which somebody waits.
-    Demand,
-    /// Everything else.
-    Background,
-}
-
-/// Which of the connections one is.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// Its number among all of the client.
-    pub(super) number: usize,
-    /// The number of its service.
-    pub(super) service: usize,
-    pub(super) lane: Lane,
-    /// Where the service listens.
-    pub(super) address: Address,
-}
 
 /// All connections of a client, in the order of its services.
 #[derive(Clone, Debug)]

@@ -25,8 +25,9 @@ use tokio::time::sleep;
 
 use super::Shared;
 use super::connection::Reads;
-use super::connections::{Connections, Lane};
+use super::connections::Connections;
 use super::driver::Driver;
+use super::place::Lane;
 use super::read_ahead::{Line, Next, ReadAhead};
 use super::registered::{Receiver as _, RegisteredSource};
 use crate::wire;

@@ -108,7 +108,7 @@ impl Counters {
             ("upstream_requests", "Requests to upstreams", &self.asked),
             (
                 "upstream_outages",
-                "Requests to upstreams that got no answer, or were told to come later",
+                "Requests to upstreams without a response, or with 408, 429 or 5xx",
                 &self.outages,
             ),
             (
@@ -210,7 +210,7 @@ fn load_samples(load: &Load) -> Vec<Sample> {
     vec![
         Sample::gauge(
             "load_level",
-            "What is left undone: 0 nothing, 1 what nobody waits for, 2 whatever has to be fetched.",
+            "Load shedding: 0 none, 1 background work, 2 each request that needs a download.",
             load.level as u64,
         ),
         Sample::counter(
@@ -218,10 +218,6 @@ fn load_samples(load: &Load) -> Vec<Sample> {
             "Requests that were refused because something had to be fetched.",
             load.shed,
         ),
-        Sample::counter(
-            "put_off",
-            "Work nobody waited for that was not done.",
-            load.put_off,
-        ),
+        Sample::counter("put_off", "Background work that was skipped.", load.put_off),
     ]
 }

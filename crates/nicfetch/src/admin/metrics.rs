@@ -44,7 +44,7 @@ fn service_samples(status: &BlocksStatus) -> [Sample; 6] {
         ),
         Sample::counter(
             "absent",
-            "Chunks that were asked for and not here.",
+            "Chunks that were requested and are not in the store.",
             status.absent,
         ),
         Sample::counter(

@@ -15,7 +15,7 @@ pub(super) static METRICS: &[Metric] = &[
         kind: Gauge,
         unit: "1",
         labels: &["version", "keeper"],
-        help: "Always 1; its labels tell which version runs, and what keeps its descriptors.",
+        help: "Always 1; its labels are the version and the keeper of descriptors.",
         question: "What runs here?",
         read: Read::Node(|seen| {
             let version = seen.node.version.clone();
@@ -93,7 +93,7 @@ pub(super) static METRICS: &[Metric] = &[
         kind: Gauge,
         unit: "bytes",
         labels: &[],
-        help: "Memory of all workers that nobody shares: heap and stacks.",
+        help: "Anonymous memory of all workers: heap and stacks.",
         question: "What does a mount cost, and do workers grow?",
         read: Read::Node(|seen| one(seen.workers_memory.private_bytes)),
     },
@@ -197,7 +197,7 @@ pub(super) static METRICS: &[Metric] = &[
         kind: Gauge,
         unit: "1",
         labels: &["mountpoint", "id", "source", "mode", "image"],
-        help: "Always 1; its labels tell what is mounted, and from which boot image.",
+        help: "Always 1; its labels are the source and the boot image.",
         question: "What is this mount?",
         read: Read::Mount(|mount| {
             let status = &mount.status;
@@ -250,7 +250,7 @@ pub(super) static METRICS: &[Metric] = &[
         unit: "requests",
         labels: &["mountpoint", "kind"],
         help: "Requests of the kernel, by kind.",
-        question: "What reaches us that the kernel could have answered?",
+        question: "Which requests could the kernel have answered?",
         read: Read::Mount(|mount| {
             let requests = mount
                 .status
@@ -285,7 +285,7 @@ pub(super) static METRICS: &[Metric] = &[
         kind: Counter,
         unit: "bytes",
         labels: &["mountpoint", "origin"],
-        help: "Bytes that reads were answered with, by origin: boot_image or source.",
+        help: "Bytes that reads returned, by origin: boot_image or source.",
         question: "Where does the data come from?",
         read: Read::Mount(|mount| {
             let origin = |name: &str, bytes| sample(vec![name.to_owned()], bytes);
@@ -327,7 +327,7 @@ pub(super) static METRICS: &[Metric] = &[
         kind: Counter,
         unit: "questions",
         labels: &["mountpoint"],
-        help: "Questions that the source did not answer within the deadline.",
+        help: "Requests to the source that missed their deadline.",
         question: "Does the source hang?",
         read: Read::Mount(|mount| served(mount, |served| served.late_answers)),
     },
@@ -336,7 +336,7 @@ pub(super) static METRICS: &[Metric] = &[
         kind: Gauge,
         unit: "threads",
         labels: &["mountpoint"],
-        help: "Threads that wait for such an answer still.",
+        help: "Threads that still wait for the source after that.",
         question: "Does the source hang now?",
         read: Read::Mount(|mount| served(mount, |served| served.hung_threads)),
     },
