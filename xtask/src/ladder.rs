@@ -80,6 +80,7 @@ const LADDER: &[Rung] = &[
     rung(
         "mounting",
         &[
+            "blockimages",
             "blocks",
             "blockservice",
             "bootimg",
@@ -126,6 +127,17 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung(
+        "devices",
+        &[
+            "artifacts",
+            "blockexport",
+            "blockimages",
+            "blocks",
+            "node-api",
+            "oci",
+        ],
+    ),
+    rung(
         "recording",
         &[
             "blocks",
@@ -148,11 +160,14 @@ const LADDER: &[Rung] = &[
     rung(
         "node-service",
         &[
+            "blockexport",
+            "blockimages",
             "blocks",
             "bootimg",
             "bootstore",
             "chunks",
             "confine",
+            "devices",
             "fdstore",
             "host",
             "localfs",
@@ -253,6 +268,7 @@ const LADDER: &[Rung] = &[
             "chunks",
             "confine",
             "containerd-service",
+            "devices",
             "diagnosis",
             "distribution",
             "docker-service",

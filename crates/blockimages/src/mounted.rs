@@ -24,6 +24,11 @@ impl MountedErofs {
             .map_err(|error| file("mounting the EROFS of the image on", dir)(error.into()))?;
         Ok(Self { dir: dir.into() })
     }
+
+    /// Leaves it mounted.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for MountedErofs {

@@ -53,6 +53,7 @@ const SETTINGS: &[&str] = &[
     "upper",
     "upper_full",
     "username",
+    "writable",
 ];
 
 /// How a decoder names a field of a document that the user has written: such a field is no setting of ours.

@@ -83,7 +83,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
     match &args.command {
         YolofsCommand::Mount(command) => mount::run(command, store, &args.run_dir),
         YolofsCommand::Node(command) => node::run(command, store, &args.run_dir),
-        YolofsCommand::Block(command) => block::run(command, store),
+        YolofsCommand::Block(command) => block::run(command, store, &args.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, args.talk, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),

@@ -208,6 +208,7 @@ impl NodeServer {
             // After a reboot the service knows what is to be attached.
             lasting: false,
             label: Some(self.label.clone()),
+            image: None,
             nic: None,
         }
     }

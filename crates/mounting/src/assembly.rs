@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use blocks::{BlockSource, CachedSource, FileId, Namespace, Tree};
+use anyhow::{Context as _, ensure};
+use blockimages::DeviceFile;
+use blocks::{BlockDevice, BlockSource, CachedSource, DeviceAccess, FileId, Namespace, Tree};
 use localfs::{DirSource, LiveTree, Patience, SourceKind, SourceRoot, TimedSource, Timekeeping};
 use yolofs::{Config, FileSystem, Mode, XattrAnswers};
 
@@ -218,6 +219,40 @@ pub fn of_service(
         source,
         disk: None,
         nic: Some(Arc::new(nic)),
+    };
+    Ok(Assembly { fs, parts })
+}
+
+/// Puts together a mount of a block image, whose device is the only file. It is read only.
+///
+/// # Errors
+/// If the image can be written to.
+pub fn of_device(
+    device: Arc<dyn BlockDevice>,
+    options: &AssemblyOptions<'_>,
+) -> anyhow::Result<Assembly> {
+    ensure!(
+        device.info().access == DeviceAccess::ReadOnly,
+        "an image with a writable layer cannot be mounted as a file: serve it over NBD or vhost-user"
+    );
+    let (file, tree) = DeviceFile::new(device)?;
+    let tree = Arc::new(tree);
+    let (boot, source) = behind(None, Arc::new(file));
+    // Opens cost no request, and leave nothing that the next worker would have to know.
+    let mode = Mode::Lower;
+    let config = Config {
+        mode,
+        ..Config::default()
+    };
+    let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&source) as _, config)
+        .with_xattr_answers(options.xattrs);
+    let parts = Parts {
+        mode,
+        tree,
+        boot,
+        source,
+        disk: None,
+        nic: None,
     };
     Ok(Assembly { fs, parts })
 }

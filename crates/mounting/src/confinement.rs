@@ -84,7 +84,24 @@ pub fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
     confinement.apply().context("confining the worker")
 }
 
-/// The settings of a worker that uses a block service.
+/// Confines a worker of block images, or the daemon of a mount of one. It writes to images, to caches and to sockets of any user, and asks
+/// registries, whose addresses nobody knows before; so it keeps its files and its network, and has the capabilities
+/// and system calls that this takes. To be called before it starts a thread.
+///
+/// # Errors
+/// If the kernel refuses: it must not serve then.
+pub fn image_worker() -> anyhow::Result<()> {
+    if is_off()? {
+        return Ok(());
+    }
+    let mut keep = SERVING.to_vec();
+    keep.push(Capability::CAP_DAC_OVERRIDE);
+    confine::capabilities::keep_only(&keep)
+        .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+        .context("confining the worker")
+}
+
+/// What is known of a worker that asks a block service.
 #[derive(Clone, Debug)]
 pub struct Asking {
     /// The user that it becomes, if it changes.

@@ -80,7 +80,13 @@ pub fn serve(
         .transpose()?;
     let helper = Arc::new(Helper::start(mountpoint)?);
     let network = request.nic.clone().map(|spec| spec.needs());
-    confinement::before_mounting(run_dir.path(), trace.as_deref(), network.as_ref())?;
+    match &from {
+        // Caches and registries may be anywhere.
+        From::Image(_) => confinement::image_worker()?,
+        From::Disk(_) | From::Nic(_) => {
+            confinement::before_mounting(run_dir.path(), trace.as_deref(), network.as_ref())?;
+        }
+    }
     let interrupt = Interrupt::install_abrupt()?;
     let Prepared { assembly, recorder } = prepare(request, store, &from)?;
     let Assembly { fs, parts } = assembly;
@@ -170,7 +176,9 @@ impl Daemon {
     ) -> anyhow::Result<()> {
         let network = request.nic.clone().filter(|_| self.parts.nic.is_some());
         let network = network.map(|spec| spec.needs());
-        confinement::once_mounted(network.as_ref())?;
+        if request.image.is_none() {
+            confinement::once_mounted(network.as_ref())?;
+        }
         let (tell, events) = channel();
         self.watch_mount(tell.clone())?;
         self.watch_signals(interrupt, tell.clone())?;

@@ -1,8 +1,10 @@
 //! The specification of a standalone mount.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use blocks::BlockDevice;
 use node_api::boot_choice::BootChoice;
 use node_api::nic::NicSpec;
 use node_api::serve_mode::ServeMode;
@@ -45,4 +47,16 @@ pub struct MountRequest {
     pub nic: Option<NicSpec>,
     /// Whether reads are recorded, and a boot image of them is uploaded to the service.
     pub nic_share: bool,
+    /// How the source is opened, if it is a block image.
+    pub image: Option<ImageOpener>,
+}
+
+/// Opens the block image of a mount, when the process has given up what it does not need.
+#[derive(Clone)]
+pub struct ImageOpener(pub Arc<dyn Fn() -> anyhow::Result<Arc<dyn BlockDevice>> + Send + Sync>);
+
+impl std::fmt::Debug for ImageOpener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ImageOpener").finish_non_exhaustive()
+    }
 }

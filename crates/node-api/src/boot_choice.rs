@@ -20,6 +20,14 @@ pub enum BootChoice {
     File(PathBuf),
 }
 
+impl BootChoice {
+    /// Returns whether it is one boot image, and no other will do.
+    #[must_use]
+    pub const fn is_named(&self) -> bool {
+        matches!(self, Self::Image(_) | Self::File(_))
+    }
+}
+
 impl FromStr for BootChoice {
     type Err = std::convert::Infallible;
 

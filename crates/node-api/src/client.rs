@@ -20,6 +20,7 @@ use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
 use crate::bodies::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
 use crate::boot_choice::BootChoice;
+use crate::device::{Attached, DeviceSpec, DeviceView};
 use crate::mount_daemon::PrewarmSummary;
 use host::run_dir::RunDir;
 
@@ -169,7 +170,37 @@ impl NodeClient {
         )
     }
 
-    /// Requests that all mounts are unmounted and no more are accepted.
+    /// Asks how all devices are.
+    ///
+    /// # Errors
+    /// [`CallError`], whose variants say why.
+    pub fn devices(&self) -> Result<Vec<DeviceView>, CallError> {
+        self.ask(Pace::Look, Method::GET, "/v1/devices", &NOTHING)
+    }
+
+    /// Has the node serve a device. The same request again changes nothing.
+    ///
+    /// # Errors
+    /// [`CallError`], whose variants say why.
+    pub fn attach(&self, spec: &DeviceSpec) -> Result<Attached, CallError> {
+        let received = self.send(Pace::Change, Method::POST, "/v1/devices", Some(spec))?;
+        Ok(Attached {
+            new: received.status == StatusCode::CREATED,
+            device: received.json()?,
+        })
+    }
+
+    /// Has the node end a device.
+    ///
+    /// # Errors
+    /// [`CallError`], whose variants say why.
+    pub fn detach(&self, name: &str) -> Result<(), CallError> {
+        let path = format!("/v1/devices/{name}");
+        self.send(Pace::Change, Method::DELETE, &path, NOTHING.as_ref())?;
+        Ok(())
+    }
+
+    /// Has the node unmount all, and take no more mounts.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.

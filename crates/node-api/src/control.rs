@@ -5,6 +5,7 @@ use std::path::Path;
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
 use crate::boot_choice::BootChoice;
+use crate::device::{Attached, DeviceSpec, DeviceView};
 use crate::mount_daemon::PrewarmSummary;
 
 /// The node, as the API sees it. Calls block, each within its own deadline; they are made from
@@ -48,7 +49,23 @@ pub trait NodeControl: Send + Sync + std::fmt::Debug {
     /// [`NodeError::Unknown`]; [`NodeError::Invalid`] if the image cannot be used for it.
     fn swap(&self, id: &str, boot: BootChoice) -> Result<MountView, NodeError>;
 
-    /// Accepts no more mounts, and unmounts all.
+    /// Tells of all devices, by name.
+    fn devices(&self) -> Vec<DeviceView>;
+
+    /// Has a device served, and returns when clients can connect. The same device again changes nothing.
+    ///
+    /// # Errors
+    /// [`NodeError::Conflict`] if another device has its name or its place, or somebody else writes to its image;
+    /// [`NodeError::Invalid`] for an image or a place that cannot be used.
+    fn attach(&self, spec: DeviceSpec) -> Result<Attached, NodeError>;
+
+    /// Ends a device, after what is in flight was answered.
+    ///
+    /// # Errors
+    /// [`NodeError::NoDevice`]; [`NodeError::Conflict`] if what is mounted of it is in use.
+    fn detach(&self, name: &str) -> Result<(), NodeError>;
+
+    /// Takes no more mounts, and unmounts all.
     ///
     /// # Errors
     /// If the list of mounts cannot be read.
@@ -76,7 +93,10 @@ pub enum NodeError {
     /// There is no such mount.
     #[error("there is no mount {0}")]
     Unknown(String),
-    /// The request makes no sense.
+    /// There is no such device.
+    #[error("there is no device {0}")]
+    NoDevice(String),
+    /// What was asked makes no sense.
     #[error("{0}")]
     Invalid(String),
     /// The present state does not allow it.

@@ -1,5 +1,5 @@
-//! The types of the node's API: the specification of a mount ([`spec`]), its status ([`status`]), and a
-//! client ([`client`], docs/api.md).
+//! The node, its mounts and its devices, as others see them: what a mount or a device is asked to be ([`spec`],
+//! [`device`]), what a mount tells of itself ([`status`]), and how the node is asked ([`client`], docs/api.md).
 //!
 //! Nothing here mounts. The operations of a node are a trait ([`control::NodeControl`]), so that its callers
 //! can be tested without a node.
@@ -21,6 +21,8 @@ pub mod bodies;
 pub mod boot_choice;
 pub mod client;
 pub mod control;
+pub mod device;
+pub mod image;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod mount_daemon;

@@ -9,6 +9,7 @@ use super::control::{Made, NodeControl, NodeError};
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
 use crate::boot_choice::BootChoice;
+use crate::device::{Attached, DeviceSpec, DeviceStatus, DeviceView};
 use crate::mount_daemon::PrewarmSummary;
 use crate::mount_state::{MountState, PrewarmState};
 use crate::serve_mode::ServeMode;
@@ -24,6 +25,7 @@ pub struct MemoryNode {
 #[derive(Debug, Default)]
 struct State {
     mounts: BTreeMap<String, (MountSpec, MountView)>,
+    devices: BTreeMap<String, (DeviceSpec, DeviceView)>,
     draining: bool,
 }
 
@@ -165,20 +167,72 @@ fn view_of(spec: &MountSpec) -> MountView {
     }
 }
 
+fn device_of(spec: &DeviceSpec) -> DeviceView {
+    DeviceView {
+        name: spec.name.clone(),
+        image: spec.image.clone(),
+        kind: spec.kind,
+        address: spec.address(),
+        erofs: spec.erofs.clone(),
+        state: MountState::Serving,
+        pid: Some(4242),
+        restarts: 0,
+        last_gap_ms: None,
+        error: None,
+        served: Some(DeviceStatus {
+            name: spec.name.clone(),
+            size: 1 << 30,
+            writable: spec.writable,
+            ..DeviceStatus::default()
+        }),
+    }
+}
+
+/// Returns a device with a number of its own in every field that counts something.
+///
+/// # Panics
+/// If the name is none.
+pub fn busy_device(name: &str) -> DeviceView {
+    let text = serde_json::json!({
+        "name": name, "image": "/images/a", "kind": "nbd", "at": "/run/a.sock", "store": "/s",
+    });
+    let spec = serde_json::from_value(text).expect("a specification that is valid");
+    DeviceView {
+        restarts: 2,
+        last_gap_ms: Some(85),
+        served: Some(DeviceStatus {
+            name: name.to_owned(),
+            size: 1 << 30,
+            writable: true,
+            clients: 3,
+            requests: 4,
+            errors: 5,
+            bytes_read: 6,
+            bytes_written: 7,
+            fetched_bytes: 8,
+            cached_bytes: 9,
+        }),
+        ..device_of(&spec)
+    }
+}
+
 impl NodeControl for MemoryNode {
     fn node(&self) -> NodeView {
         let state = self.state.lock();
         let mounts = state.mounts.len() as u64;
+        let devices = state.devices.len() as u64;
         NodeView {
             version: "0.1.0".to_owned(),
             pid: 4200,
             uptime_seconds: 86_400,
             draining: state.draining,
             mounts,
+            devices,
             worker_restarts: 0,
             workers: vec![WorkerView {
                 pid: 4242,
                 mounts,
+                devices,
                 current: true,
             }],
             keeper: "systemd".to_owned(),
@@ -270,14 +324,55 @@ impl NodeControl for MemoryNode {
         })
     }
 
+    fn devices(&self) -> Vec<DeviceView> {
+        let state = self.state.lock();
+        state
+            .devices
+            .values()
+            .map(|(_, view)| view.clone())
+            .collect()
+    }
+
+    fn attach(&self, spec: DeviceSpec) -> Result<Attached, NodeError> {
+        let invalid = |error: anyhow::Error| NodeError::Invalid(error.to_string());
+        spec.check().map_err(invalid)?;
+        let mut state = self.state.lock();
+        match state.devices.get(&spec.name) {
+            Some((there, view)) if *there == spec => Ok(Attached {
+                device: view.clone(),
+                new: false,
+            }),
+            Some(_) => {
+                let why = format!("{} is another device", spec.name);
+                Err(NodeError::Conflict(why))
+            }
+            None => {
+                let device = device_of(&spec);
+                let kept = (spec.clone(), device.clone());
+                state.devices.insert(spec.name, kept);
+                Ok(Attached { device, new: true })
+            }
+        }
+    }
+
+    fn detach(&self, name: &str) -> Result<(), NodeError> {
+        let removed = self.state.lock().devices.remove(name);
+        removed
+            .map(drop)
+            .ok_or(NodeError::NoDevice(name.to_owned()))
+    }
+
     fn drain(&self) -> Result<Drained, NodeError> {
         let mut state = self.state.lock();
         state.draining = true;
         let unmounted = state.mounts.len() as u64;
+        let detached = state.devices.len() as u64;
         state.mounts.clear();
+        state.devices.clear();
         Ok(Drained {
             unmounted,
             in_use: 0,
+            detached,
         })
     }
 

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::boot_choice::BootChoice;
+use crate::image::ImageSpec;
 use crate::nic::{NicName, NicSpec};
 use crate::serve_mode::ServeMode;
 
@@ -14,7 +15,8 @@ use crate::serve_mode::ServeMode;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountSpec {
-    /// A directory tree or a disk image; absolute. Or `nic:NAME`, a source of a block service.
+    /// A directory tree or a disk image; absolute. Or `nic:NAME`, a source of a block service; or
+    /// `overlaybd:PATH`, a block image.
     pub source: PathBuf,
     /// An existing directory; absolute, without symbolic links. It may be the source itself.
     pub mountpoint: PathBuf,
@@ -65,6 +67,9 @@ pub struct MountSpec {
     /// The block service and its options; needed if the source is served by it.
     #[serde(default)]
     pub nic: Option<NicSpec>,
+    /// How the source is opened if it is a block image; left out for any other, as `all_xattrs` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageSpec>,
 }
 
 /// Where the bytes of a mount are.
@@ -74,6 +79,8 @@ pub enum SourceLocation {
     Disk(Option<NicSpec>),
     /// At a block service only, by this name.
     Nic(NicSpec, NicName),
+    /// In the layers of the block image at this path.
+    Image(ImageSpec, PathBuf),
 }
 
 impl MountSpec {
@@ -82,6 +89,19 @@ impl MountSpec {
     /// # Errors
     /// If fields contradict each other.
     pub fn place(&self) -> anyhow::Result<SourceLocation> {
+        if let Some(image) = ImageSpec::of_source(&self.source) {
+            ensure!(
+                self.nic.is_none() && !self.auto && !self.boot.is_named(),
+                "a boot image, nic and auto are not for block images"
+            );
+            let spec = self.image.clone().unwrap_or_default();
+            spec.check(image)?;
+            return Ok(SourceLocation::Image(spec, image.to_owned()));
+        }
+        ensure!(
+            self.image.is_none(),
+            "image is for block images (overlaybd:PATH)"
+        );
         match (NicName::of_source(&self.source)?, &self.nic) {
             (None, None) => Ok(SourceLocation::Disk(None)),
             (None, Some(spec)) => {

@@ -20,6 +20,9 @@ pub struct NodeView {
     pub draining: bool,
     /// Mounts that it owns.
     pub mounts: u64,
+    /// Devices that it owns.
+    #[serde(default)]
+    pub devices: u64,
     /// Workers that died and were replaced since this process started, upgrades not counted.
     pub worker_restarts: u64,
     /// The processes that serve them.
@@ -41,6 +44,9 @@ pub struct WorkerView {
     pub pid: u32,
     /// Mounts that it serves.
     pub mounts: u64,
+    /// Devices that it serves.
+    #[serde(default)]
+    pub devices: u64,
     /// The program it runs is the node's own, not one from before an upgrade.
     pub current: bool,
 }
@@ -72,6 +78,9 @@ pub struct Drained {
     pub unmounted: u64,
     /// Mounts that are unmounted and are still served to their users.
     pub in_use: u64,
+    /// Devices that were detached.
+    #[serde(default)]
+    pub detached: u64,
 }
 
 /// The result of an upgrade.

@@ -49,7 +49,8 @@ pub struct Instance {
 
 impl Instance {
     /// Returns what kind of worker it is to have.
-    pub const fn company(&self) -> Company {
+    #[must_use]
+    pub fn company(&self) -> Company {
         Company::of(&self.spec, self.alone)
     }
 }
@@ -219,12 +220,17 @@ pub fn private_dir(dir: &Path) -> anyhow::Result<()> {
 
 /// How long a record must last.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Lasts {
+pub(crate) enum Lasts {
     UntilReboot,
     ForEver,
 }
 
-fn write<T: Serialize>(dir: &Path, name: &str, record: &T, lasts: Lasts) -> anyhow::Result<()> {
+pub(crate) fn write<T: Serialize>(
+    dir: &Path,
+    name: &str,
+    record: &T,
+    lasts: Lasts,
+) -> anyhow::Result<()> {
     let path = dir.join(format!("{name}.json"));
     let aside = dir.join(format!(".{name}.new"));
     let written = || {
@@ -242,7 +248,7 @@ fn write<T: Serialize>(dir: &Path, name: &str, record: &T, lasts: Lasts) -> anyh
     written().with_context(|| format!("writing {}", path.display()))
 }
 
-fn remove(path: &Path) -> bool {
+pub(crate) fn remove(path: &Path) -> bool {
     match fs::remove_file(path) {
         Ok(()) => true,
         Err(error) => {
@@ -254,7 +260,7 @@ fn remove(path: &Path) -> bool {
     }
 }
 
-fn read<T: DeserializeOwned>(dir: &Path) -> anyhow::Result<Found<T>> {
+pub(crate) fn read<T: DeserializeOwned>(dir: &Path) -> anyhow::Result<Found<T>> {
     let mut found = Found {
         records: Vec::new(),
         damaged: Vec::new(),

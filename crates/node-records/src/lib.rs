@@ -1,5 +1,5 @@
-//! The node's records of its mounts: for the node after a restart, and for other programs, which must not
-//! unmount the node's mounts ([`left`]).
+//! What the node has written down of its mounts and devices: for itself, when it comes back, and for others, who must not
+//! take away what is the node's ([`left`]).
 //!
 //! ```
 //! use node_api::spec::MountSpec;
@@ -22,6 +22,7 @@
 
 pub mod company;
 pub mod dead;
+pub mod devices;
 pub mod hello;
 pub mod hex;
 pub mod instance;

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use parking_lot::Mutex;
 use yolofs::{Busy, Readahead};
 
 use super::deaths::{Cause, Verdict};
+use super::few::few_at_a_time;
 use super::owned::{Owned, Service};
 use super::owner::Owner;
 use super::wire::{Fault, WorkerRequest, WorkerResponse};
@@ -88,7 +88,7 @@ impl Owner {
     fn ask_one(&self, mount: &Arc<Owned>) -> Asked {
         let watched = |worker: &Arc<Worker>| self.watch_worker(worker);
         let (company, spec) = (mount.company(), mount.spec());
-        let worker = match self.pool.place(&mount.key, company, &spec, watched) {
+        let worker = match self.pool.place(&mount.key, &company, Some(&spec), watched) {
             Ok(worker) => worker,
             Err(error) => return Asked::NoWorker(error),
         };
@@ -177,16 +177,18 @@ impl Owner {
     /// Has the mounts of a dead worker served by others.
     fn succeed(&self, worker: &Arc<Worker>, cause: Cause) {
         let at = Instant::now();
-        let mounts = self.with_keys(&self.pool.bury(worker));
-        if mounts.is_empty() {
+        let keys = self.pool.bury(worker);
+        let (mounts, devices) = (self.with_keys(&keys), self.devices.with_keys(&keys));
+        if mounts.is_empty() && devices.is_empty() {
             return;
         }
         if !worker.is_replaced() {
             self.worker_restarts.fetch_add(1, SeqCst);
             let pid = worker.process.pid;
             log::warn!(
-                "worker {pid} died ({cause:?}) and had {} mounts",
-                mounts.len()
+                "worker {pid} died ({cause:?}) and had {} mounts and {} devices",
+                mounts.len(),
+                devices.len()
             );
         }
         let (mut together, mut wait) = (Vec::new(), Duration::ZERO);
@@ -205,6 +207,9 @@ impl Owner {
             }
         }
         std::thread::scope(|scope| {
+            if !devices.is_empty() {
+                scope.spawn(|| self.succeed_devices(devices, worker, (at, cause)));
+            }
             for (mount, pause) in apart {
                 scope.spawn(move || {
                     std::thread::sleep(pause);
@@ -220,18 +225,7 @@ impl Owner {
 
     /// Has many mounts served that were served before, a few at a time.
     pub(crate) fn serve_all(&self, mounts: Vec<Arc<Owned>>) {
-        let count = mounts.len().min(AT_A_TIME);
-        let waiting = Mutex::new(mounts.into_iter());
-        let next = || waiting.lock().next();
-        std::thread::scope(|scope| {
-            for _ in 0..count {
-                scope.spawn(|| {
-                    while let Some(mount) = next() {
-                        self.serve_again(&mount);
-                    }
-                });
-            }
-        });
+        few_at_a_time(AT_A_TIME, mounts, |mount| self.serve_again(&mount));
     }
 
     /// Ends a mount that cannot be served: its users get errors instead of waiting forever, and the

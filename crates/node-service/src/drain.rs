@@ -5,6 +5,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use yolofs::Busy;
 
+use super::device::key_of;
+use super::few::few_at_a_time;
 use super::owner::Owner;
 use node_api::control::NodeError;
 use node_api::view::Drained;
@@ -15,33 +17,41 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const AT_A_TIME: usize = 8;
 
 impl Owner {
-    /// Unmounts everything, lazily where it is in use. Desired mounts stay desired: the next node
-    /// makes it again.
+    /// Unmounts and detaches everything, mounts lazily where they are in use. What is desired stays desired: the
+    /// next node makes it again.
     pub(crate) fn take_all_away(&self) -> Drained {
+        let detached = Mutex::new(0);
+        few_at_a_time(AT_A_TIME, self.devices.all(), |device| {
+            let lock = self.mount_locks.take(&device.key);
+            match lock.and_then(|_lock| self.end_device(&device)) {
+                Ok(()) => *detached.lock() += 1,
+                Err(error) => log::error!("{}: {error:#}", device.spec.name),
+            }
+        });
+        few_at_a_time(AT_A_TIME, self.devices.files(), |spec| {
+            let lock = self.mount_locks.take(&key_of(&spec.name));
+            match lock.and_then(|_lock| self.end_file(&spec)) {
+                Ok(()) => *detached.lock() += 1,
+                Err(error) => log::warn!("{}: {error:#}", spec.name),
+            }
+        });
         let mut mounts = self.all();
         mounts.retain(|mount| !mount.is_leaving());
-        let waiting = Mutex::new(mounts.into_iter());
-        let next = || waiting.lock().next();
-        let drained = Mutex::new(Drained::default());
-        std::thread::scope(|scope| {
-            for _ in 0..AT_A_TIME {
-                scope.spawn(|| {
-                    while let Some(mount) = next() {
-                        let taken = self.mount_locks.take(&mount.id).and_then(|_lock| {
-                            match self.take_away(&mount, Busy::Wait, PATIENCE) {
-                                Err(NodeError::Conflict(_)) => {
-                                    self.take_away(&mount, Busy::Lazy, PATIENCE)
-                                }
-                                other => other,
-                            }
-                        });
-                        match taken {
-                            Ok(()) if self.has(&mount) => drained.lock().in_use += 1,
-                            Ok(()) => drained.lock().unmounted += 1,
-                            Err(error) => log::error!("{error:#}"),
-                        }
-                    }
-                });
+        let drained = Mutex::new(Drained {
+            detached: detached.into_inner(),
+            ..Drained::default()
+        });
+        few_at_a_time(AT_A_TIME, mounts, |mount| {
+            let taken = self.mount_locks.take(&mount.id).and_then(|_lock| {
+                match self.take_away(&mount, Busy::Wait, PATIENCE) {
+                    Err(NodeError::Conflict(_)) => self.take_away(&mount, Busy::Lazy, PATIENCE),
+                    other => other,
+                }
+            });
+            match taken {
+                Ok(()) if self.has(&mount) => drained.lock().in_use += 1,
+                Ok(()) => drained.lock().unmounted += 1,
+                Err(error) => log::error!("{error:#}"),
             }
         });
         drained.into_inner()

@@ -79,7 +79,7 @@ fn look(owner: &Owner, known: &mut HashMap<String, Boots>) {
     }
     let (heard, _) = ask_all(&workers, TELL);
     for mount in mounts {
-        let Some(status) = heard.get(&mount.key) else {
+        let Some(status) = heard.mounts.get(&mount.key) else {
             continue;
         };
         let (served, now) = (served(status), Instant::now());

@@ -1,4 +1,4 @@
-//! The node service: one process that owns the mounts of a machine, and workers that serve them.
+//! The node service: one process that owns the mounts and devices of a machine, and workers that serve them.
 //!
 //! The node holds what must outlive a worker: the FUSE device, the private mount and the opened
 //! source of each mount. A worker is stateless beyond the boot image and the mount's spec; when it
@@ -34,11 +34,17 @@
 
 mod adopt;
 pub mod api;
+mod attach;
 mod connector;
 mod deaths;
 mod descriptors;
+mod device;
+mod device_service;
+mod device_takeover;
 mod drain;
 mod drift;
+mod few;
+mod file_devices;
 mod guard;
 #[cfg(feature = "testing")]
 pub mod hostile;

@@ -1,12 +1,13 @@
 //! The metrics of the node, in the format of Prometheus.
 //!
-//! One table lists the metrics with the source of each value; only these are written.
-//! docs/observability.md shows the same table; a test compares both.
+//! There is one table of metrics of the node and its mounts, and one of its devices, and each entry says how its value is found: what is not in
+//! a table cannot be written. docs/observability.md shows the same; a test compares both.
 //!
-//! The number of series is bounded. Labels are mount points, of which at most [`MOUNTS_MAX`] are
-//! listed, and values of short fixed lists. No process id is a label: each restart would leave a
-//! series behind.
+//! The number of series is bounded. Labels are mount points and names of devices, of which at most
+//! [`MOUNTS_MAX`] each are listed, and words from short lists of our own. No process id is a label: each restart would
+//! leave a series behind.
 
+mod devices;
 mod encode;
 mod process;
 mod services;
@@ -16,6 +17,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 
+use node_api::device::DeviceView;
 use node_api::mount_state::MountState;
 use node_api::view::{MountView, NodeView};
 use process::Memory;
@@ -29,6 +31,7 @@ const MOUNTS_MAX: usize = 1024;
 struct Seen {
     node: NodeView,
     mounts: Vec<MountView>,
+    devices: Vec<DeviceView>,
     /// Answers of the API by status.
     answers: BTreeMap<u16, u64>,
     node_memory: Memory,
@@ -75,6 +78,8 @@ enum Read {
     Node(fn(&Seen) -> Vec<Sample>),
     /// For each mount; the first label, `mountpoint`, comes by itself.
     Mount(fn(&MountView) -> Vec<Sample>),
+    /// For each device; the only label, `device`, comes by itself.
+    Device(fn(&DeviceView) -> Option<u64>),
 }
 
 /// A value with its labels.
@@ -91,19 +96,20 @@ enum Value {
     Ratio(f64),
 }
 
-/// Returns every metric there is.
-fn all() -> impl Iterator<Item = &'static Metric> {
-    table::METRICS.iter().chain(services::SERVICE_METRICS)
-}
-
 /// Returns the page for Prometheus.
 #[must_use]
-pub(crate) fn page(node: NodeView, mounts: Vec<MountView>, answers: BTreeMap<u16, u64>) -> String {
+pub(crate) fn page(
+    node: NodeView,
+    mounts: Vec<MountView>,
+    devices: Vec<DeviceView>,
+    answers: BTreeMap<u16, u64>,
+) -> String {
     let seen = Seen {
         node_memory: process::memory([node.pid]),
         workers_memory: process::memory(node.workers.iter().map(|worker| worker.pid)),
         node,
         mounts,
+        devices,
         answers,
     };
     encode::page(seen)
@@ -123,12 +129,31 @@ impl Seen {
             there.filter(move |mount| places.insert(mount.status.mountpoint.to_string_lossy()));
         once.take(MOUNTS_MAX)
     }
+
+    /// Returns what is read of each device, of which at most [`MOUNTS_MAX`] have series of their own.
+    fn of_devices(&self, read: fn(&DeviceView) -> Option<u64>) -> Vec<Sample> {
+        let listed = self.devices.iter().take(MOUNTS_MAX);
+        let samples = listed.filter_map(|device| {
+            Some(Sample {
+                labels: vec![device.name.clone()],
+                value: Value::Count(read(device)?),
+            })
+        });
+        samples.collect()
+    }
+}
+
+/// Returns every metric there is.
+fn all() -> impl Iterator<Item = &'static Metric> {
+    let mounts = table::METRICS.iter().chain(services::SERVICE_METRICS);
+    mounts.chain(devices::METRICS)
 }
 
 impl Metric {
     fn samples(&self, seen: &Seen) -> Vec<Sample> {
         let read = match self.read {
             Read::Node(read) => return read(seen),
+            Read::Device(read) => return seen.of_devices(read),
             Read::Mount(read) => read,
         };
         let mut samples = Vec::new();

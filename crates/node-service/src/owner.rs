@@ -10,6 +10,7 @@ use fdstore::Notifier;
 use parking_lot::Mutex;
 use yolofs::Busy;
 
+use super::device::{self, Devices};
 use super::keep::Keep;
 use super::mount_locks::MountLocks;
 use super::owned::{Owned, Service};
@@ -23,9 +24,11 @@ use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use node_api::boot_choice::BootChoice;
 use node_api::control::{Made, NodeControl, NodeError};
+use node_api::device::{Attached, DeviceSpec, DeviceView};
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::spec::MountSpec;
 use node_api::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
+use node_records::devices::DeviceRecords;
 use node_records::instance::Records;
 
 /// How long workers have to tell of their mounts; who takes longer is shown as the node knows it.
@@ -55,9 +58,11 @@ pub(crate) struct Config {
 pub(crate) struct Tools {
     /// Where mounts without a node are described.
     pub run_dir: RunDir,
-    /// The records on disk.
+    /// What is written down of mounts.
     pub records: Records,
-    /// The keeper of descriptors.
+    /// What is written down of devices.
+    pub device_records: DeviceRecords,
+    /// Who keeps descriptors.
     pub keep: Keep,
     /// The workers.
     pub pool: Pool,
@@ -73,8 +78,10 @@ pub(crate) struct Owner {
     pub config: Config,
     pub run_dir: RunDir,
     pub records: Records,
+    pub device_records: DeviceRecords,
     pub keep: Keep,
     pub pool: Pool,
+    pub devices: Devices,
     pub mount_locks: MountLocks,
     pub unrestored: Unrestored,
     /// Held while another program is put in.
@@ -95,6 +102,7 @@ impl Owner {
         let Tools {
             run_dir,
             records,
+            device_records,
             keep,
             pool,
             end,
@@ -104,8 +112,10 @@ impl Owner {
             config,
             run_dir,
             records,
+            device_records,
             keep,
             pool,
+            devices: Devices::default(),
             mount_locks: MountLocks::default(),
             unrestored: Unrestored::default(),
             upgrading: Mutex::new(()),
@@ -124,6 +134,9 @@ impl Owner {
 
     /// Logs which mounts remain when the node ends.
     pub(crate) fn leave(&self) {
+        for device in self.devices.all() {
+            device.leave_socket();
+        }
         if self.restarting.load(SeqCst) {
             return;
         }
@@ -134,8 +147,11 @@ impl Owner {
             }
         }
         let (mounts, workers) = (self.count(), self.pool.all().len());
-        if mounts > 0 {
-            log::warn!("the node ends; {mounts} mounts stay, served by {workers} workers");
+        let devices = self.devices.len();
+        if mounts + devices > 0 {
+            log::warn!(
+                "the node ends; {mounts} mounts and {devices} devices stay, served by {workers} workers"
+            );
         }
     }
 
@@ -213,7 +229,7 @@ impl Owner {
             _ => Vec::new(),
         };
         let (mut heard, _) = ask_about(&worker, Some(&mount.key), TELL);
-        mount.view(heard.remove(&mount.key))
+        mount.view(heard.mounts.remove(&mount.key))
     }
 
     /// Returns the worker that serves a mount.
@@ -231,10 +247,15 @@ impl Owner {
 impl NodeControl for Owner {
     fn node(&self) -> NodeView {
         let workers = self.pool.all();
-        let view = |worker: &Arc<Worker>| WorkerView {
-            pid: worker.process.pid,
-            mounts: u64::try_from(worker.load()).unwrap_or(u64::MAX),
-            current: worker.is_current(),
+        let view = |worker: &Arc<Worker>| {
+            let keys = worker.keys();
+            let devices = keys.iter().filter(|key| device::is_key(key)).count() as u64;
+            WorkerView {
+                pid: worker.process.pid,
+                mounts: keys.len() as u64 - devices,
+                devices,
+                current: worker.is_current(),
+            }
         };
         NodeView {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -242,6 +263,7 @@ impl NodeControl for Owner {
             uptime_seconds: self.started.elapsed().as_secs(),
             draining: self.is_draining(),
             mounts: u64::try_from(self.count()).unwrap_or(u64::MAX),
+            devices: self.devices.len() as u64,
             worker_restarts: self.worker_restarts.load(SeqCst),
             workers: workers.iter().map(view).collect(),
             keeper: self.config.kept_by.clone(),
@@ -262,7 +284,7 @@ impl NodeControl for Owner {
         let mounts = self.all();
         let mut views: Vec<_> = mounts
             .iter()
-            .map(|mount| mount.view(heard.remove(&mount.key)))
+            .map(|mount| mount.view(heard.mounts.remove(&mount.key)))
             .chain(self.unrestored.views())
             .collect();
         views.sort_by(|a, b| {
@@ -319,6 +341,22 @@ impl NodeControl for Owner {
         self.record(&mount);
         self.keep_desired(&mount.id, &spec)?;
         Ok(self.view_of(&mount))
+    }
+
+    fn devices(&self) -> Vec<DeviceView> {
+        let mut views = self.device_views(&self.devices.all());
+        views.extend(self.file_views());
+        views.extend(self.devices.missing_views());
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    fn attach(&self, spec: DeviceSpec) -> Result<Attached, NodeError> {
+        self.attach_device(&spec)
+    }
+
+    fn detach(&self, name: &str) -> Result<(), NodeError> {
+        self.detach_device(name)
     }
 
     fn drain(&self) -> Result<Drained, NodeError> {

@@ -30,7 +30,8 @@ pub(crate) fn check(spec: &MountSpec) -> Result<String, NodeError> {
         SourceLocation::Nic(..) if spec.auto => {
             return invalid("auto: true is for sources on a disk of this machine".to_owned());
         }
-        SourceLocation::Nic(..) => None,
+        // What is said of an image was checked with the rest.
+        SourceLocation::Nic(..) | SourceLocation::Image(..) => None,
     };
     let places = [("mount point", &spec.mountpoint), ("store", &spec.store)];
     for (what, path) in source.into_iter().chain(places) {

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::wire::{WorkerRequest, WorkerResponse};
+use super::wire::{WorkerRequest, WorkerResponse, WorkerStatus};
 use super::workers::Worker;
+use node_api::device::DeviceStatus;
 use node_api::status::MountStatus;
 
 /// How long a probe waits for its answer, which comes from counters.
@@ -17,8 +18,14 @@ const EVERY: Duration = Duration::from_secs(2);
 /// A worker that misses so many in a row, 10 s, is killed, and its mounts go to another.
 const MISSES: u32 = 5;
 
-/// The status of mounts as their workers reported it, by key.
-pub(crate) type Statuses = HashMap<String, MountStatus>;
+/// What workers said.
+#[derive(Debug, Default)]
+pub(crate) struct Statuses {
+    /// Of their mounts, by key.
+    pub mounts: HashMap<String, MountStatus>,
+    /// Of their devices, by name.
+    pub devices: HashMap<String, DeviceStatus>,
+}
 
 /// Requests the status of all at once, and returns the responses in time, and the workers that did not respond.
 pub(crate) fn ask_all(workers: &[Arc<Worker>], patience: Duration) -> (Statuses, Vec<Arc<Worker>>) {
@@ -35,7 +42,7 @@ pub(crate) fn ask_about(
         id: key.map(str::to_owned),
     };
     let ask = |worker: &Arc<Worker>| match worker.ask(&question, patience) {
-        Ok(WorkerResponse::Status(status)) => Some(status.mounts),
+        Ok(WorkerResponse::Status(status)) => Some(status),
         Ok(other) => {
             log::warn!("unexpected response of a worker: {other:?}");
             None
@@ -56,10 +63,19 @@ pub(crate) fn ask_about(
             .map(|(worker, thread)| (worker, thread.join().ok().flatten()))
             .collect()
     });
-    let (mut heard, mut silent) = (Statuses::new(), Vec::new());
+    let (mut heard, mut silent) = (Statuses::default(), Vec::new());
     for (worker, answer) in answers {
         match answer {
-            Some(mounts) => heard.extend(mounts.into_iter().map(|m| (m.id.clone(), m))),
+            Some(WorkerStatus {
+                mounts, devices, ..
+            }) => {
+                let mounts = mounts.into_iter().map(|mount| (mount.id.clone(), mount));
+                heard.mounts.extend(mounts);
+                let devices = devices
+                    .into_iter()
+                    .map(|device| (device.name.clone(), device));
+                heard.devices.extend(devices);
+            }
             None => silent.push(Arc::clone(worker)),
         }
     }

@@ -14,16 +14,18 @@ use confine::Identity;
 use fdstore::{Inherited, Keeper, Limits, Notifier, Program, StoreError, Variables};
 
 use super::api::{self, Api};
+use super::attach::keep_restoring;
 use super::keep::{self, Keep, Returned};
-use super::owned::Owned;
 use super::owner::{Config, Owner, Tools, own_program};
 use super::ownership::{Ownership, taken};
+use super::takeover::Orphans;
 use super::workers::Pool;
 use super::{guard, learn, probe, restore, watch};
 use bootstore::store::StoreSettings;
 use bootstore::tiers::background::Background;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
+use node_records::devices::DeviceRecords;
 use node_records::instance::Records;
 
 /// The name of the API's socket among the descriptors: ours, and that of the socket unit.
@@ -135,6 +137,7 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     mounting::descriptors::allow_many_files();
     let run_dir = RunDir::open(&settings.run_dir)?;
     let records = Records::open(run_dir.path(), &settings.state_dir)?;
+    let device_records = DeviceRecords::open(run_dir.path(), &settings.state_dir)?;
     let _only_one = Ownership::take(&run_dir)?;
     let _only_keeper = Ownership::take_state(&settings.state_dir)?;
     let mut inherited = Inherited::take(&variables())?;
@@ -152,6 +155,9 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     let found = records.instances()?;
     let mut damaged = found.damaged;
     damaged.extend(records.desired_mounts()?.damaged);
+    let found_devices = device_records.instances()?;
+    damaged.extend(found_devices.damaged);
+    damaged.extend(device_records.desired()?.damaged);
     let background = match settings.store.names_tiers() {
         true => Some(Background::start(&settings.store)?),
         false => None,
@@ -176,12 +182,14 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
         )?,
         run_dir: run_dir.clone(),
         records,
+        device_records,
         keep,
         end: end.clone(),
     };
     let owner = Owner::new(config, tools);
     let instances = found.records.into_iter().map(|(_, instance)| instance);
-    let orphans = owner.take_over(instances.collect(), sort(inherited));
+    let devices = found_devices.records.into_iter().map(|(_, device)| device);
+    let orphans = owner.take_over(instances.collect(), devices.collect(), sort(inherited));
     watch::start(Arc::downgrade(&owner))?;
     let probed = Arc::downgrade(&owner);
     probe::start(move || Some(probed.upgrade()?.pool.all()))?;
@@ -203,12 +211,21 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
 
 /// Has everything served that shall be: what an earlier node left, and then the desired mounts. Tells
 /// the manager when that is done, or takes so long that others must not wait for it.
-fn begin(owner: &Arc<Owner>, orphans: Vec<Arc<Owned>>) -> anyhow::Result<()> {
+fn begin(owner: &Arc<Owner>, orphans: Orphans) -> anyhow::Result<()> {
     let (tell, told) = channel();
     let beginning = Arc::clone(owner);
     let begin = move || {
-        beginning.serve_all(orphans);
-        beginning.restore();
+        let Orphans { mounts, devices } = orphans;
+        std::thread::scope(|scope| {
+            scope.spawn(|| beginning.serve_devices(devices));
+            beginning.serve_all(mounts);
+            beginning.restore();
+        });
+        if !beginning.restore_devices()
+            && let Err(error) = keep_restoring(Arc::downgrade(&beginning))
+        {
+            log::error!("{error:#}");
+        }
         let _too_late = tell.send(());
     };
     let waiting = Arc::clone(owner);

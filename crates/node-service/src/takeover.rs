@@ -10,29 +10,40 @@ use yolofs::{Busy, MountIds, Visible};
 
 use super::adopt::QUICK;
 use super::descriptors::{KeptDescriptor, MountDescriptors};
+use super::device::Device;
 use super::keep::{self, Returned};
 use super::owned::Owned;
 use super::owner::Owner;
 use super::probe::{Statuses, ask_all};
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
+use node_records::company::Company;
+use node_records::devices::DeviceInstance;
 use node_records::instance::Instance;
 
 /// Deadline for unmounting a dead mount.
 const UNMOUNT: Duration = Duration::from_secs(2);
 
+/// What nobody serves.
+#[derive(Debug)]
+pub(crate) struct Orphans {
+    pub(crate) mounts: Vec<Arc<Owned>>,
+    pub(crate) devices: Vec<Arc<Device>>,
+}
+
 impl Owner {
-    /// Takes over the state of an earlier node, and returns the mounts that are not served.
-    /// `returned` has the descriptors from the keeper, by the device number of the mount.
+    /// Takes over what an earlier node had, and returns the mounts and devices that nobody serves.
+    /// `returned` is what the keeper had, by the device number of the mount.
     ///
     /// # Errors
     /// If the records cannot be listed. One that is unusable is skipped.
     pub(crate) fn take_over(
         &self,
         instances: Vec<Instance>,
+        devices: Vec<DeviceInstance>,
         mut returned: BTreeMap<u32, Returned>,
-    ) -> Vec<Arc<Owned>> {
-        let workers = self.find_workers(&instances);
+    ) -> Orphans {
+        let workers = self.find_workers(&instances, &devices);
         let all: Vec<_> = workers.values().cloned().collect();
         let (heard, silent) = ask_all(&all, QUICK);
         for worker in &silent {
@@ -51,7 +62,7 @@ impl Owner {
             let worker = instance
                 .worker
                 .and_then(|process| workers.get(&process.pid));
-            let serves = heard.contains_key(&instance.key);
+            let serves = heard.mounts.contains_key(&instance.key);
             if let Some(worker) = worker.filter(|_| !serves) {
                 // It may be about to: two must never serve one mount.
                 worker.replace();
@@ -73,11 +84,12 @@ impl Owner {
                 self.keep.drop_name(&keep::name(kind, minor));
             }
         }
+        let devices = self.take_over_devices(devices, &workers, &heard);
         for worker in workers.values() {
             if let Err(error) = self.watch_worker(worker) {
                 log::error!("{error:#}");
             }
-            for mount in self.with_keys(&worker.mounts()) {
+            for mount in self.with_keys(&worker.keys()) {
                 // The node before did, or the worker is of a release that connects by itself.
                 if let Err(error) = worker.connect_for(&mount.spec()) {
                     log::info!(
@@ -87,14 +99,25 @@ impl Owner {
                 }
             }
         }
-        orphans
+        Orphans {
+            mounts: orphans,
+            devices,
+        }
     }
 
     /// Finds the workers that the records name and that are still there.
-    fn find_workers(&self, instances: &[Instance]) -> BTreeMap<u32, Arc<Worker>> {
-        let named = instances
+    fn find_workers(
+        &self,
+        instances: &[Instance],
+        devices: &[DeviceInstance],
+    ) -> BTreeMap<u32, Arc<Worker>> {
+        let of_mounts = instances
             .iter()
             .filter_map(|instance| Some((instance.worker?, instance.company())));
+        let of_devices = devices.iter();
+        let of_devices = of_devices
+            .filter_map(|device| Some((device.worker?, Company::of_device(&device.spec))));
+        let named = of_mounts.chain(of_devices);
         let by_pid: BTreeMap<u32, _> = named.map(|found| (found.0.pid, found)).collect();
         let found = by_pid.into_iter().filter_map(|(pid, (process, company))| {
             Some((pid, self.pool.find(process, company).ok()?))
@@ -138,7 +161,7 @@ impl Owner {
             worker.claim(&mount.key);
             mount.found(worker);
             // What it says is not lost if it stops answering.
-            let _view = mount.view(heard.get(&instance.key).cloned());
+            let _view = mount.view(heard.mounts.get(&instance.key).cloned());
         }
         self.add(&mount);
         if !from_keeper {

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 use super::owned::{Service, millis};
 use super::owner::Owner;
+use super::workers::Worker;
 use node_api::control::NodeError;
 use node_api::view::Upgraded;
 
@@ -46,33 +48,59 @@ impl Owner {
             longest_gap_ms: 0,
         };
         for worker in former {
-            let mounts = self.with_keys(&worker.mounts());
+            let keys = worker.keys();
+            let (mounts, devices) = (self.with_keys(&keys), self.devices.with_keys(&keys));
             worker.replace();
-            let deadline = Instant::now() + SUCCESSION;
+            let succession = Succession {
+                former: &worker,
+                deadline: Instant::now() + SUCCESSION,
+            };
+            let mut gaps = Vec::new();
             for mount in mounts {
-                let again = || match mount.service() {
-                    Service::By(now) => !std::sync::Arc::ptr_eq(&now, &worker),
-                    Service::GivenUp(_) => true,
-                    Service::Nobody | Service::Asked(_) => false,
-                };
-                while !again() && !mount.is_over() {
-                    if Instant::now() >= deadline {
-                        return Err(NodeError::Unavailable(format!(
-                            "{} is not served yet by the new program; the rest is left as it was",
-                            mount.visible.target().display()
-                        )));
-                    }
-                    std::thread::sleep(LOOK_EVERY);
-                }
-                let gap = mount.last_gap().map_or(0, millis);
-                upgraded.longest_gap_ms = upgraded.longest_gap_ms.max(gap);
+                let name = mount.visible.target().display().to_string();
+                let service = || (!mount.is_over()).then(|| mount.service());
+                succession.wait(&name, service)?;
+                gaps.push(mount.last_gap());
             }
+            for device in devices {
+                let service = || (!device.is_over()).then(|| device.service());
+                succession.wait(&device.spec.name, service)?;
+                gaps.push(device.last_gap());
+            }
+            let longest = gaps.into_iter().flatten().max().map_or(0, millis);
+            upgraded.longest_gap_ms = upgraded.longest_gap_ms.max(longest);
             upgraded.workers += 1;
         }
         self.keep.tell(|keeper| keeper.run_next(&program));
         self.keep.settle();
         self.restart();
         Ok(upgraded)
+    }
+}
+
+/// What a worker that was replaced has served, on its way to the next one.
+struct Succession<'a> {
+    former: &'a Arc<Worker>,
+    deadline: Instant,
+}
+
+impl Succession<'_> {
+    /// Waits until another worker serves what is called `name`, by who `service` says does; none if it is over.
+    fn wait(&self, name: &str, service: impl Fn() -> Option<Service>) -> Result<(), NodeError> {
+        let waits = || match service() {
+            Some(Service::By(now)) => Arc::ptr_eq(&now, self.former),
+            Some(Service::Nobody | Service::Asked(_)) => true,
+            Some(Service::GivenUp(_)) | None => false,
+        };
+        while waits() {
+            if Instant::now() >= self.deadline {
+                return Err(NodeError::Unavailable(format!(
+                    "{name} is not served yet by the new program; the rest is left as it was"
+                )));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ use host::admission::peer_pid;
 use host::framed::{receive, send};
 use node_api::boot_choice::BootChoice;
 use node_api::control::NodeError;
+use node_api::device::{DeviceSpec, DeviceStatus};
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
@@ -80,6 +81,19 @@ pub(crate) enum WorkerRequest {
         /// The mount.
         id: String,
     },
+    /// Serve this device from now on; the socket that clients connect to travels beside the question. Answered when
+    /// it is served.
+    Attach(Box<DeviceSpec>),
+    /// End a device, and answer when what was in flight is done and durable.
+    Detach {
+        /// Its name.
+        name: String,
+    },
+    /// Give the socket of a device: the node has lost its own.
+    HandSocket {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// A mount that a worker shall serve.
@@ -108,12 +122,14 @@ pub(crate) enum WorkerResponse {
     Status(WorkerStatus),
     /// To [`WorkerRequest::Prewarm`].
     Prewarmed(PrewarmSummary),
-    /// To [`WorkerRequest::Swap`], [`WorkerRequest::Heard`], [`WorkerRequest::LetGo`], [`WorkerRequest::Close`] and
-    /// [`WorkerRequest::Connections`].
+    /// To [`WorkerRequest::Swap`], [`WorkerRequest::Heard`], [`WorkerRequest::LetGo`], [`WorkerRequest::Close`],
+    /// [`WorkerRequest::Connections`] and [`WorkerRequest::Detach`].
     Done,
-    /// To [`WorkerRequest::Hand`]: the mount's descriptors are sent with the response.
+    /// To [`WorkerRequest::Hand`] and [`WorkerRequest::HandSocket`]: the descriptors travel beside the answer.
     Handed,
-    /// The request failed.
+    /// To [`WorkerRequest::Attach`]: it is served.
+    Attached(DeviceStatus),
+    /// It was not done.
     Refused {
         /// The kind of fault.
         fault: Fault,
@@ -129,6 +145,9 @@ pub(crate) struct WorkerStatus {
     pub version: String,
     /// All mounts whose session is not over. `state` is `serving` or `leaving`.
     pub mounts: Vec<MountStatus>,
+    /// All devices. A worker of an earlier release has none.
+    #[serde(default)]
+    pub devices: Vec<DeviceStatus>,
 }
 
 /// Why something was refused, as far as a program can act on it.

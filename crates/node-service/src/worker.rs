@@ -1,4 +1,4 @@
-//! `yolofs worker`: the process that serves mounts of the node.
+//! `yolofs worker`: the process that serves mounts and devices of the node.
 //!
 //! It owns nothing: the node made the mounts, holds their descriptors, and gives them to another
 //! worker when this one dies, which may be at any moment. So nothing is deferred until an orderly
@@ -7,6 +7,7 @@
 
 mod access_log;
 mod changes;
+mod devices;
 mod names;
 mod open;
 mod prepare;
@@ -32,6 +33,7 @@ use confine::Identity;
 use nix::sys::socket::{Shutdown, shutdown};
 use yolofs::End;
 
+use self::devices::ServedDevices;
 use super::connector::NodeConnector;
 use super::network::NetworkWorker;
 use super::wire;
@@ -51,16 +53,34 @@ const OOM_SCORE: &str = "-800";
 pub struct WorkerSettings {
     /// The user that it becomes before it serves.
     pub user: Option<Identity>,
-    /// Whether it serves one mount that uses a block service.
-    pub network: bool,
+    /// Which kind of worker it is.
+    pub kind: WorkerKind,
+}
+
+/// What a worker is for, which says what it may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerKind {
+    /// Mounts of sources on disks.
+    Disks,
+    /// One mount that asks a block service.
+    Network,
+    /// Block images, as devices and as mounts.
+    Images,
 }
 
 /// Gives up what serving does not take. One that asks the network is told by the node what it takes;
 /// a node of an earlier release tells nothing, and its worker stays who it is. Returns who makes its connections.
 fn confine(args: WorkerSettings) -> anyhow::Result<Connections> {
-    if !args.network {
-        mounting::confinement::worker(args.user)?;
-        return Ok(Connections::Own);
+    match args.kind {
+        WorkerKind::Disks => {
+            mounting::confinement::worker(args.user)?;
+            return Ok(Connections::Own);
+        }
+        WorkerKind::Images => {
+            mounting::confinement::image_worker()?;
+            return Ok(Connections::Own);
+        }
+        WorkerKind::Network => {}
     }
     let told = NetworkWorker::told()?;
     if told.is_none() {
@@ -104,8 +124,12 @@ pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
         }
     };
     let (over, ends) = channel();
-    let mounts = Arc::new(ServedMounts::start(over, connector.clone())?);
-    let context = WorkerContext::new(Arc::clone(&mounts), admission, connector);
+    let images = Arc::default();
+    let mounts = ServedMounts::start(over, connector.clone(), Arc::clone(&images))?;
+    let mounts = Arc::new(mounts);
+    let devices = Arc::new(ServedDevices::new(images));
+    let served = (Arc::clone(&mounts), Arc::clone(&devices));
+    let context = WorkerContext::new(served, admission, connector);
     let context = Arc::new(context);
     service::serve(listener, &context)?;
     let mut stdout = std::io::stdout();
@@ -113,7 +137,7 @@ pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
         .and_then(|()| stdout.flush())
         .context("telling the node that the worker listens")?;
     loop {
-        let idle = if mounts.is_empty() {
+        let idle = if mounts.is_empty() && devices.is_empty() {
             context.idle()
         } else {
             Duration::ZERO

@@ -30,9 +30,6 @@ use host::run_dir::{RunDir, process_start};
 use node_api::spec::MountSpec;
 use node_records::instance::{ProcessRef, private_dir};
 
-/// So many mounts share a worker: a thousand of them cost few processes, and a crash touches few.
-pub(crate) const SHARED_BY: usize = 64;
-
 /// How often a worker is looked at that has not ended: whether it is dead all the same.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -54,7 +51,7 @@ pub(crate) struct Worker {
     handle: PidFd,
     /// Only of those that this process has started.
     child: Mutex<Option<Child>>,
-    /// The keys of the mounts that it serves or is requested to serve; `None` when it is dead.
+    /// The keys of the mounts and devices that it serves or is asked to; `None` when it is dead.
     mounts: Mutex<Option<BTreeSet<String>>>,
     /// Runs the program that new workers run.
     current: AtomicBool,
@@ -232,49 +229,44 @@ impl Worker {
         Ok(self.handle.ended_within(LOOK)? || self.handle.is_exiting()?)
     }
 
-    /// Takes the mount with this key in, unless it is full or dead.
+    /// Takes the mount or device with this key in, unless it is full or dead.
     fn reserve(&self, key: &str) -> bool {
         let mut mounts = self.mounts.lock();
         let Some(mounts) = mounts.as_mut() else {
             return false;
         };
-        let room = if self.company.is_shared() {
-            SHARED_BY
-        } else {
-            1
-        };
-        if mounts.len() >= room {
+        if mounts.len() >= self.company.room() {
             return false;
         }
         mounts.insert(key.to_owned());
         true
     }
 
-    /// Adds a mount that it serves already.
+    /// Takes a mount or device in that it serves already.
     pub(crate) fn claim(&self, key: &str) {
         if let Some(mounts) = self.mounts.lock().as_mut() {
             mounts.insert(key.to_owned());
         }
     }
 
-    /// Removes a mount.
+    /// Takes a mount or device out.
     pub(crate) fn release(&self, key: &str) {
         if let Some(mounts) = self.mounts.lock().as_mut() {
             mounts.remove(key);
         }
     }
 
-    /// Returns how many mounts it has.
+    /// Returns how many mounts and devices it has.
     pub(crate) fn load(&self) -> usize {
         self.mounts.lock().as_ref().map_or(0, BTreeSet::len)
     }
 
-    /// Returns the keys of its mounts.
-    pub(crate) fn mounts(&self) -> BTreeSet<String> {
+    /// Returns the keys of its mounts and devices.
+    pub(crate) fn keys(&self) -> BTreeSet<String> {
         self.mounts.lock().clone().unwrap_or_default()
     }
 
-    /// Returns the keys of its mounts, and takes no more.
+    /// Returns the keys of its mounts and devices, and takes no more.
     fn close(&self) -> BTreeSet<String> {
         self.mounts.lock().take().unwrap_or_default()
     }
@@ -340,32 +332,33 @@ impl Pool {
         self.workers.lock().clone()
     }
 
-    /// Finds a worker for the mount with this key, or starts one; `started` is called with a new worker
-    /// before that has a mount. The mount counts as that worker's from now on.
+    /// Finds a worker for the mount or device with this key, or starts one; `started` is told of it then, before
+    /// it has one. What has the key counts as that worker's from now on. `spec` is that of a mount.
     ///
     /// # Errors
     /// If none can be started.
     pub(crate) fn place(
         &self,
         key: &str,
-        company: Company,
-        spec: &MountSpec,
+        company: &Company,
+        spec: Option<&MountSpec>,
         started: impl Fn(&Arc<Worker>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Arc<Worker>> {
         loop {
             if company.is_shared()
-                && let Some(worker) = self.with_room(key)
+                && let Some(worker) = self.with_room(key, company)
             {
                 return Ok(worker);
             }
-            let _one_at_a_time = self.starting.lock();
+            // Who shares none with others waits for none of theirs.
+            let _one_at_a_time = company.is_shared().then(|| self.starting.lock());
             if company.is_shared()
-                && let Some(worker) = self.with_room(key)
+                && let Some(worker) = self.with_room(key, company)
             {
                 return Ok(worker);
             }
             let program = self.program.lock().clone();
-            let worker = Arc::new(self.start(&program, company, Some(spec))?);
+            let worker = Arc::new(self.start(&program, company.clone(), spec)?);
             let taken = worker.reserve(key);
             self.workers.lock().push(Arc::clone(&worker));
             if let Err(error) = started(&worker) {
@@ -379,9 +372,9 @@ impl Pool {
         }
     }
 
-    fn with_room(&self, key: &str) -> Option<Arc<Worker>> {
+    fn with_room(&self, key: &str, company: &Company) -> Option<Arc<Worker>> {
         let fits = |worker: &&Arc<Worker>| {
-            worker.company.is_shared()
+            worker.company == *company
                 && worker.is_current()
                 && worker.answers()
                 && worker.reserve(key)
@@ -408,7 +401,7 @@ impl Pool {
         Ok(worker)
     }
 
-    /// Removes a dead worker, and returns the keys of its mounts.
+    /// Takes a dead worker out, and returns the keys of its mounts and devices.
     pub(crate) fn bury(&self, worker: &Arc<Worker>) -> BTreeSet<String> {
         self.workers.lock().retain(|w| !Arc::ptr_eq(w, worker));
         // It left its socket behind, unless it was orderly.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use artifacts::{login, proxy};
+use node_api::image::RegistrySpec;
 use oci::Reference;
 use oci::registry::{Credentials, Network, RegistryConfig, Transport, is_loopback};
 
@@ -62,6 +63,24 @@ impl RegistryArgs {
             redirect_networks: self.redirect_network.clone(),
             authorities: authority.transpose()?.into_iter().collect(),
             proxy: proxy::proxy_for(registry),
+        })
+    }
+
+    /// Returns the same for the node, which finds a login as `docker login` left it.
+    ///
+    /// # Errors
+    /// If a password is to be read from standard input.
+    pub(crate) fn spec(&self) -> anyhow::Result<RegistrySpec> {
+        ensure!(
+            self.username.is_none(),
+            "the node keeps no passwords: run `docker login` as its user instead of giving --username"
+        );
+        let networks = self.redirect_network.iter();
+        Ok(RegistrySpec {
+            plain_http: self.plain_http,
+            ca: self.ca.as_deref().map(std::path::absolute).transpose()?,
+            token_hosts: self.token_host.clone(),
+            redirect_networks: networks.map(ToString::to_string).collect(),
         })
     }
 

@@ -1,5 +1,6 @@
 //! `yolofs block`: layered block images and raw disks as devices.
 
+mod attach;
 mod convert;
 mod export;
 mod manage;
@@ -9,14 +10,11 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use blockimages::{
-    Background, BlobCache, BlobSource, CONFIG_NAME, CacheConfig, CachedBlobs, RawDevice, Start,
-    open_image_from,
-};
+use blockimages::{Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, Start};
 use blocks::{BlockDevice, DeviceAccess};
 use bootstore::store::StoreSettings;
 use clap::Subcommand;
+use devices::open::{is_image, open_image};
 use host::size::Size;
 use oci::Reference;
 use serde_json::Value;
@@ -24,6 +22,7 @@ use serde_json::Value;
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
+use crate::run_dir_arg::RunDirArg;
 
 /// Block images: layers in overlaybd's formats, and raw disks
 #[derive(Clone, Debug, clap::Args)]
@@ -36,6 +35,8 @@ pub(super) struct BlockArgs {
 enum BlockCommand {
     Convert(convert::ConvertArgs),
     Export(export::ExportArgs),
+    Attach(attach::AttachArgs),
+    Detach(attach::DetachArgs),
     Create(manage::CreateArgs),
     Status(manage::StatusArgs),
     Commit(manage::CommitArgs),
@@ -46,12 +47,18 @@ enum BlockCommand {
     Prewarm(plan::PrewarmArgs),
 }
 
-pub(super) fn run(args: &BlockArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
+pub(super) fn run(
+    args: &BlockArgs,
+    store: &StoreSettings,
+    run_dir: &RunDirArg,
+) -> anyhow::Result<Outcome> {
     match &args.command {
         BlockCommand::Convert(args) => convert::run(args),
         BlockCommand::Export(args) => export::run(args, store),
+        BlockCommand::Attach(args) => attach::attach(args, store, run_dir),
+        BlockCommand::Detach(args) => attach::detach(args, run_dir),
         BlockCommand::Create(args) => manage::create(args, store),
-        BlockCommand::Status(args) => manage::status(args),
+        BlockCommand::Status(args) => manage::status(args, run_dir),
         BlockCommand::Commit(args) => manage::commit(args),
         BlockCommand::Restack(args) => manage::restack(args),
         BlockCommand::Gc(args) => manage::collect(args),
@@ -107,27 +114,14 @@ impl ImageArg {
         start: &Start,
     ) -> anyhow::Result<Opened> {
         let path = self.path();
-        let layered = path.is_dir() || path.file_name().is_some_and(|name| name == CONFIG_NAME);
-        let opening = || format!("opening {}", path.display());
-        if !layered {
-            let device = RawDevice::open(path, access).with_context(opening)?;
-            return Ok(Opened {
-                device: Arc::new(device),
-                cache: None,
-                blobs: None,
-            });
-        }
-        let blobs = self.blobs(background)?;
+        let blobs = match is_image(path) {
+            true => self.blobs(background)?,
+            false => None,
+        };
         let (cache, blobs) = blobs.unzip();
         let source = blobs.as_ref().map(|blobs| blobs as &dyn BlobSource);
-        let device = open_image_from(path, source, start).with_context(opening)?;
-        anyhow::ensure!(
-            access == DeviceAccess::ReadOnly || device.info().access == DeviceAccess::ReadWrite,
-            "{} has only sealed layers: leave --writable out, or put a qcow2 overlay on the export",
-            path.display()
-        );
         Ok(Opened {
-            device: Arc::new(device),
+            device: open_image(path, access, source, start)?,
             cache,
             blobs,
         })

@@ -9,20 +9,24 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use blocks::DeviceAccess;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use localfs::canonical_within;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::by_node::{self, Until};
 use crate::completions::image_names;
 use crate::exit::Outcome;
+use crate::image_args::ImageArgs;
 use crate::nic_args::NicArgs;
 use crate::output::{Format, FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
@@ -33,8 +37,9 @@ use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
 use mounting::clones::adopt_for;
 use mounting::daemon;
-use mounting::request::MountRequest;
+use mounting::request::{ImageOpener, MountRequest};
 use node_api::client::CallError;
+use node_api::image::ImageSpec;
 use node_api::nic::NicName;
 use node_api::status::MountStatus;
 use recording::until::seconds;
@@ -51,7 +56,8 @@ const SOURCE_DEADLINE: Duration = Duration::from_secs(30);
 /// Returns when it is served. A second mount of the same source at the same place changes nothing.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct MountArgs {
-    /// A directory tree, a disk image (raw or qcow2), or a source of a block service (nic:NAME)
+    /// A directory tree, a disk image (raw or qcow2), a source of a block service (nic:NAME), or a block image, whose
+    /// device is the file `disk` (overlaybd:IMAGE)
     pub(super) source: PathBuf,
     /// An existing directory; it may be the source itself
     pub(super) mountpoint: PathBuf,
@@ -110,6 +116,8 @@ pub(super) struct MountArgs {
     #[command(flatten)]
     pub(super) nic: NicArgs,
     #[command(flatten)]
+    pub(super) image: ImageArgs,
+    #[command(flatten)]
     pub(super) format: FormatArg,
     /// Tell the parent on standard output when it is served
     #[arg(long, hide = true, env = NOTIFY_PARENT)]
@@ -118,9 +126,11 @@ pub(super) struct MountArgs {
 
 /// Returns what the node is asked for.
 fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::Result<MountSpec> {
-    let source = match NicName::of_source(&args.source)? {
-        Some(_) => args.source.clone(),
-        None => {
+    let image = args.block_image()?;
+    let source = match (&image, NicName::of_source(&args.source)?) {
+        (Some(image), _) => ImageSpec::source(image),
+        (None, Some(_)) => args.source.clone(),
+        (None, None) => {
             let source = canonical_within(&args.source, args.source_deadline);
             source.with_context(|| format!("opening the source {}", args.source.display()))?
         }
@@ -152,6 +162,7 @@ fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::R
         lasting: true,
         label: None,
         nic: args.nic.spec(&args.source)?,
+        image: image.map(|_| args.image.spec()).transpose()?,
     })
 }
 
@@ -212,9 +223,9 @@ pub(super) fn run(
             args.mountpoint.display()
         )
     })?;
-    if !args.notify_parent {
+    if !args.notify_parent && args.block_image()?.is_none() {
         // A daemon may not write to the store.
-        adopt_for(&args.request()?, store, &Interrupt::unarmed()?);
+        adopt_for(&args.request(store)?, store, &Interrupt::unarmed()?);
     }
     if args.notify_parent || args.foreground {
         return serve(args, store, &run_dir, &mountpoint);
@@ -223,9 +234,10 @@ pub(super) fn run(
         .find(&mountpoint)?
         .filter(|record| record.is_alive())
     {
-        let source = match NicName::of_source(&args.source)? {
-            Some(name) => name.label().into(),
-            None => canonical_within(&args.source, args.source_deadline)
+        let source = match (args.block_image()?, NicName::of_source(&args.source)?) {
+            (Some(image), _) => ImageSpec::source(&image),
+            (None, Some(name)) => name.label().into(),
+            (None, None) => canonical_within(&args.source, args.source_deadline)
                 .context("opening the source")?,
         };
         if existing.source == source {
@@ -287,9 +299,11 @@ fn served(args: &MountArgs, run_dir: &RunDir, mountpoint: &Path) -> anyhow::Resu
 
 impl MountArgs {
     /// Returns what the mount is to be, for a daemon of its own.
-    fn request(&self) -> anyhow::Result<MountRequest> {
+    fn request(&self, store: &StoreSettings) -> anyhow::Result<MountRequest> {
+        let image = self.block_image()?;
+        let opener = image.as_deref().map(|image| self.opener(image, store));
         Ok(MountRequest {
-            source: self.source.clone(),
+            source: image.map_or_else(|| self.source.clone(), |image| ImageSpec::source(&image)),
             boot: self.boot.clone(),
             mode: self.mode,
             record: self.record.clone(),
@@ -306,7 +320,34 @@ impl MountArgs {
             threads: self.threads,
             nic: self.nic.spec(&self.source)?,
             nic_share: self.nic.nic_share,
+            image: opener.transpose()?,
         })
+    }
+
+    /// Returns the block image that the source names, if it is one.
+    fn block_image(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(image) = ImageSpec::of_source(&self.source) else {
+            self.image.refuse()?;
+            return Ok(None);
+        };
+        let found = image.canonicalize();
+        found
+            .map(Some)
+            .with_context(|| format!("finding the image {}", image.display()))
+    }
+
+    /// Returns what opens the block image of this mount.
+    fn opener(&self, image: &Path, store: &StoreSettings) -> anyhow::Result<ImageOpener> {
+        let (image, spec, store) = (image.to_owned(), self.image.spec()?, store.absolute());
+        let images = devices::Images::default();
+        // What fetches its layers does so as long as the image is open.
+        let kept = Mutex::new(None);
+        Ok(ImageOpener(Arc::new(move || {
+            let opened = images.open(&image, &spec, &store, DeviceAccess::ReadOnly)?;
+            let device = Arc::clone(&opened.device);
+            *kept.lock() = Some(opened);
+            Ok(device)
+        })))
     }
 
     /// Whether what is asked for needs a daemon of its own.
@@ -341,7 +382,7 @@ fn serve(
             Ok(())
         }
     };
-    let result = daemon::serve(&args.request()?, store, run_dir, mountpoint, &serving);
+    let result = daemon::serve(&args.request(store)?, store, run_dir, mountpoint, &serving);
     if let (Err(error), true, false) = (&result, args.notify_parent, told.get()) {
         return tell(&Started::Failed {
             why: format!("{error:#}"),

@@ -6,7 +6,7 @@ use confine::Identity;
 use nix::unistd::{Gid, Uid};
 
 use crate::exit::Outcome;
-use node_service::worker::WorkerSettings;
+use node_service::worker::{WorkerKind, WorkerSettings};
 
 /// Serve mounts of the node
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -15,13 +15,25 @@ pub(super) struct WorkerArgs {
     #[arg(long, value_name = "UID:GID", value_parser = identity)]
     user: Option<Identity>,
     /// Serve one mount that asks a block service
-    #[arg(long, conflicts_with = "user")]
+    #[arg(long, conflicts_with_all = ["user", "images"])]
     network: bool,
+    /// Serve block images
+    #[arg(long, conflicts_with = "user")]
+    images: bool,
 }
 
 pub(super) fn run(args: WorkerArgs, run_dir: &Path) -> anyhow::Result<Outcome> {
-    let WorkerArgs { user, network } = args;
-    node_service::worker::run(WorkerSettings { user, network }, run_dir)?;
+    let WorkerArgs {
+        user,
+        network,
+        images,
+    } = args;
+    let kind = match (network, images) {
+        (true, _) => WorkerKind::Network,
+        (false, true) => WorkerKind::Images,
+        (false, false) => WorkerKind::Disks,
+    };
+    node_service::worker::run(WorkerSettings { user, kind }, run_dir)?;
     Ok(Outcome::Done)
 }
 

@@ -1,5 +1,12 @@
 //! `yolofs block export` as a process of a test.
 
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test uses its own part of it")]
+
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -48,4 +55,18 @@ pub(crate) fn succeeds(command: &mut Command) -> Output {
 
 pub(crate) fn arg(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// Makes a file of so many MiB in which no two blocks are the same.
+pub(crate) fn filled(path: &Path, mib: u64) {
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = std::iter::repeat_with(|| {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word.to_le_bytes()
+    });
+    let len = usize::try_from(mib << 20).unwrap();
+    let bytes: Vec<u8> = words.flatten().take(len).collect();
+    fs::write(path, bytes).unwrap();
 }

@@ -232,9 +232,13 @@ impl Drop for Service<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the node said:\n{}", self.said());
-            // A failed test must not wait for what it left behind.
-            for pid in self.processes() {
-                let _gone = kill(as_pid(pid), Signal::SIGKILL);
+            // A failed test must not wait for what it left behind; but a keeper starts its node again, so once
+            // is not enough.
+            for _ in 0..20 {
+                for pid in self.processes() {
+                    let _gone = kill(as_pid(pid), Signal::SIGKILL);
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
             }
         } else {
             self.kill_all();

@@ -39,6 +39,7 @@ pub(super) fn prepare(
     match from {
         From::Disk(root) => prepare_disk(request, store, root),
         From::Nic(name) => prepare_service(request, name),
+        From::Image(_) => prepare_image(request),
     }
 }
 
@@ -107,6 +108,25 @@ fn prepare_service(request: &MountRequest, name: &NicName) -> anyhow::Result<Pre
         assembly.fs = assembly.fs.with_observer(Arc::clone(recorder) as _);
     }
     Ok(Prepared { assembly, recorder })
+}
+
+/// Prepares a block image: its device is the only file.
+fn prepare_image(request: &MountRequest) -> anyhow::Result<Prepared> {
+    if request.trust || request.revalidate.is_some() || request.record.is_some() {
+        bail!(
+            "a block image is recorded by `yolofs block export --record`, and neither trusted nor revalidated"
+        );
+    }
+    if request.boot.is_named() || request.nic.is_some() {
+        bail!("a boot image and nic are not for block images");
+    }
+    let open = request.image.as_ref();
+    let open = open.context("nothing is said of how the block image is opened")?;
+    let assembly = assembly::of_device((open.0)()?, &options(request))?;
+    Ok(Prepared {
+        assembly,
+        recorder: None,
+    })
 }
 
 fn options(request: &MountRequest) -> AssemblyOptions<'_> {

@@ -106,6 +106,7 @@ impl From<NodeError> for Refusal {
     fn from(error: NodeError) -> Self {
         let (status, code) = match &error {
             NodeError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_mount"),
+            NodeError::NoDevice(_) => (StatusCode::NOT_FOUND, "unknown_device"),
             NodeError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
             NodeError::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
             NodeError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),

@@ -25,7 +25,7 @@ impl Call {
     fn id(&self) -> Result<&str, Refusal> {
         self.id
             .as_deref()
-            .ok_or_else(|| Refusal::failed("the path contains no mount id"))
+            .ok_or_else(|| Refusal::failed("the path contains no id"))
     }
 
     /// Reads the body; fields that are not known are refused by each type.
@@ -116,6 +116,27 @@ pub(super) fn swap(context: &ApiContext, call: &Call) -> Result<HttpResponse, Re
     Ok(json(StatusCode::OK, &context.node.swap(call.id()?, boot)?))
 }
 
+pub(super) fn devices(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
+    call.plain()?;
+    Ok(json(StatusCode::OK, &context.node.devices()))
+}
+
+pub(super) fn attach(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
+    call.no_query()?;
+    let attached = context.node.attach(call.body()?)?;
+    let status = match attached.new {
+        true => StatusCode::CREATED,
+        false => StatusCode::OK,
+    };
+    Ok(json(status, &attached.device))
+}
+
+pub(super) fn detach(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
+    call.plain()?;
+    context.node.detach(call.id()?)?;
+    Ok(nothing(StatusCode::NO_CONTENT))
+}
+
 pub(super) fn drain(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     Ok(json(StatusCode::OK, &context.node.drain()?))
@@ -135,6 +156,7 @@ pub(super) fn measured(context: &ApiContext, call: &Call) -> Result<HttpResponse
     let page = metrics::page(
         context.node.node(),
         context.node.mounts(),
+        context.node.devices(),
         context.answers.by_status(),
     );
     Ok(text(StatusCode::OK, page))

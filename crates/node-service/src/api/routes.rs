@@ -12,7 +12,7 @@ use super::requests::{self, Call};
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) method: Method,
-    /// `{id}` is the id of a mount.
+    /// `{id}` stands for the id of a mount, or the name of a device.
     pub(super) path: &'static str,
     pub(super) pace: Pace,
     pub(super) answer: fn(&ApiContext, &Call) -> Result<HttpResponse, Refusal>,
@@ -56,6 +56,14 @@ pub(super) static ROUTES: &[Route] = &[
         Pace::Change,
         requests::swap,
     ),
+    route(Method::GET, "/v1/devices", Pace::Look, requests::devices),
+    route(Method::POST, "/v1/devices", Pace::Change, requests::attach),
+    route(
+        Method::DELETE,
+        "/v1/devices/{id}",
+        Pace::Change,
+        requests::detach,
+    ),
     route(Method::POST, "/v1/drain", Pace::Change, requests::drain),
     route(Method::POST, "/v1/upgrade", Pace::Change, requests::upgrade),
     route(Method::GET, "/metrics", Pace::Look, requests::measured),
@@ -63,7 +71,7 @@ pub(super) static ROUTES: &[Route] = &[
     route(Method::GET, "/readyz", Pace::Look, requests::readyz),
 ];
 
-/// Finds the route of a request, and the mount id in its path.
+/// Finds the route of a request, and the id in its path.
 pub(super) fn find(
     method: &Method,
     path: &str,

@@ -8,8 +8,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use serving::metrics::exposition;
 
-use super::all;
-use super::{Kind, Metric, Sample, Seen, Value};
+use super::{Kind, Metric, Sample, Seen, Value, all};
 
 /// What OpenMetrics ends with, and version 0.0.4 does not have.
 const END: &str = "# EOF\n";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Kind, MOUNTS_MAX, all, page};
 use node_api::control::NodeControl as _;
-use node_api::memory::{MemoryNode, busy_mount};
+use node_api::memory::{MemoryNode, busy_device, busy_mount};
 use node_api::mount_state::MountState;
 use node_api::nic_status::{NicServiceStatus, NicStatus};
 use node_api::view::MountView;
@@ -91,7 +91,12 @@ fn page_of(mounts: Vec<MountView>) -> String {
         worker.pid = std::process::id();
         worker.current = false;
     }
-    page(node, mounts, [(200, 7), (404, 1)].into())
+    page(
+        node,
+        mounts,
+        vec![busy_device("web")],
+        [(200, 7), (404, 1)].into(),
+    )
 }
 
 #[test]
@@ -303,7 +308,7 @@ fn the_table_is_the_one_in_the_docs() {
 #[test]
 fn a_node_without_mounts_has_a_page() {
     let node = Arc::new(MemoryNode::default());
-    let page = page(node.node(), node.mounts(), BTreeMap::new());
+    let page = page(node.node(), node.mounts(), node.devices(), BTreeMap::new());
     assert!(
         page.contains("# TYPE yolofs_workers gauge\nyolofs_workers 1\n"),
         "{page}"

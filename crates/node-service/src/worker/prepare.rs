@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use blocks::Tree;
+use blocks::{DeviceAccess, Tree};
+use devices::{Images, OpenedImage};
 use localfs::{Patience, SourceRoot};
 
 use super::access_log::AccessLog;
@@ -49,6 +50,17 @@ pub(super) struct Prepared {
     pub(super) assembly: Assembly,
     /// Records requests, if boot images are made of them.
     pub(super) access_log: Option<Arc<AccessLog>>,
+    /// The block image that is served, if it is one.
+    pub(super) image: Option<OpenedImage>,
+}
+
+/// How sources are reached that are not on a disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way<'a> {
+    /// Who connects to a block service; this process if absent.
+    pub(super) connector: Option<&'a Arc<dyn Connector>>,
+    /// The caches of block images.
+    pub(super) images: &'a Images,
 }
 
 /// Prepares a mount. `told` is whether an earlier worker answered FUSE_INIT: then the names are those
@@ -57,14 +69,49 @@ pub(super) fn prepare(
     spec: &MountSpec,
     handed: &MountDescriptors,
     told: bool,
-    connector: Option<&Arc<dyn Connector>>,
+    way: Way<'_>,
 ) -> Result<Prepared, Refusal> {
-    let access = |spec| NicAccess { spec, connector };
+    let access = |spec| NicAccess {
+        spec,
+        connector: way.connector,
+    };
     let place = spec.place();
     match place.map_err(|error| Refusal::new(Fault::Invalid, error))? {
         SourceLocation::Disk(nic) => prepare_disk(spec, nic.as_ref().map(access), handed, told),
         SourceLocation::Nic(nic, name) => prepare_nic(spec, access(&nic), &name, handed, told),
+        SourceLocation::Image(image, path) => {
+            let opened = way
+                .images
+                .open(&path, &image, &spec.store, DeviceAccess::ReadOnly);
+            let opened = opened.map_err(|error| Refusal::new(Fault::Invalid, error))?;
+            prepare_image(spec, opened, handed, told)
+        }
     }
+}
+
+/// Prepares a mount of a block image: its device is the only file.
+fn prepare_image(
+    spec: &MountSpec,
+    image: OpenedImage,
+    handed: &MountDescriptors,
+    told: bool,
+) -> Result<Prepared, Refusal> {
+    let assembly = assembly::of_device(Arc::clone(&image.device), &options(spec));
+    let assembly = assembly.map_err(|error| Refusal::new(Fault::Invalid, error))?;
+    let tree = &assembly.parts.tree;
+    match names::read(&handed.names, told)? {
+        None => names::write(&handed.names, tree, &[])?,
+        Some(known) if known.tree == **tree => {}
+        Some(_) => {
+            let why = "the image has another size than when it was mounted";
+            return Err(Refusal::new(Fault::Conflict, anyhow!(why)));
+        }
+    }
+    Ok(Prepared {
+        assembly,
+        access_log: None,
+        image: Some(image),
+    })
 }
 
 /// Prepares a mount whose source is at a block service only.
@@ -97,6 +144,7 @@ fn prepare_nic(
     Ok(Prepared {
         assembly,
         access_log: None,
+        image: None,
     })
 }
 
@@ -157,6 +205,7 @@ fn prepare_disk(
     Ok(Prepared {
         assembly,
         access_log,
+        image: None,
     })
 }
 

@@ -7,25 +7,25 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context as _, anyhow, bail};
+use devices::OpenedImage;
 use yolofs::{Connection, End, Ended, Hello, Lock, Readahead, ServeOptions, Serving};
 
 use super::access_log::AccessLog;
 use super::open::Opened;
-use super::prepare::{Prepared, Refusal, nic_boot, open_boot, prepare};
+use super::prepare::{Prepared, Refusal, Way, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
 use crate::descriptors::MountDescriptors;
 use crate::wire::{Adoption, Fault};
-use crate::workers::SHARED_BY;
 use mounting::assembly::{Assembly, Parts};
 use mounting::boot::Boot;
 use mounting::descriptors::files_for_each_of;
-use mounting::nic::Connector;
 use mounting::prewarming::{PrewarmRequest, Prewarming};
 use node_api::boot_choice::BootChoice;
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::mount_state::{MountState, PrewarmState};
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
+use node_records::company::SHARED_BY;
 
 /// One block in so many is held back from the page cache of a mount that is learned from: some
 /// thirty of a usual boot image, each of which costs a boot one request.
@@ -43,6 +43,8 @@ pub(super) struct Served {
     /// Records requests, if boot images are made of them.
     access_log: Option<Arc<AccessLog>>,
     serving: Serving,
+    #[expect(dead_code, reason = "it fetches as long as it is there")]
+    image: Option<OpenedImage>,
     prewarming: Prewarming,
     /// For a node that has lost its own.
     device: OwnedFd,
@@ -65,7 +67,7 @@ impl Served {
         adoption: Adoption,
         handed: MountDescriptors,
         over: Over,
-        connector: Option<&Arc<dyn Connector>>,
+        way: Way<'_>,
     ) -> Result<Self, Refusal> {
         let Adoption { id, spec, hello } = adoption;
         let answer = Some(hello.answer).filter(|answer| !answer.is_empty());
@@ -76,7 +78,8 @@ impl Served {
         let Prepared {
             assembly,
             access_log,
-        } = prepare(&spec, &handed, hello.answer().is_some(), connector)?;
+            image,
+        } = prepare(&spec, &handed, hello.answer().is_some(), way)?;
         let Assembly { fs, parts } = assembly;
         let MountDescriptors {
             device,
@@ -107,6 +110,7 @@ impl Served {
             parts,
             access_log,
             serving,
+            image,
             prewarming: Prewarming::new(PrewarmState::Off),
             device: connection.into_parts().0,
             source,

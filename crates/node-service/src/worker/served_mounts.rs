@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+use devices::Images;
 use parking_lot::Mutex;
 
 use super::open::{Open, Opened};
-use super::prepare::Refusal;
+use super::prepare::{Refusal, Way};
 use super::prewarm::Queue;
 use super::served::{Over, Served};
 use crate::connector::NodeConnector;
@@ -30,6 +31,8 @@ pub(super) struct ServedMounts {
     over: Over,
     /// Connects to a block service; this process does if absent.
     connector: Option<Arc<dyn Connector>>,
+    /// The caches of block images.
+    images: Arc<Images>,
 }
 
 #[derive(Debug)]
@@ -43,14 +46,19 @@ impl ServedMounts {
     /// Returns one without mounts; `over` receives the names of mounts whose session is over.
     ///
     /// # Errors
-    /// If no threads can be started.
-    pub(super) fn start(over: Over, connector: Option<Arc<NodeConnector>>) -> anyhow::Result<Self> {
+    /// If no threads can be had.
+    pub(super) fn start(
+        over: Over,
+        connector: Option<Arc<NodeConnector>>,
+        images: Arc<Images>,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             slots: Mutex::default(),
             open: Arc::default(),
             prewarms: Queue::start()?,
             over,
             connector: connector.map(|connector| connector as _),
+            images,
         })
     }
 
@@ -79,7 +87,11 @@ impl ServedMounts {
         };
         let place = Reservation { mounts: self, id };
         let open = Opened::note(&self.open, &place.id);
-        let served = Served::start(adoption, handed, self.over.clone(), self.connector.as_ref())?;
+        let way = Way {
+            connector: self.connector.as_ref(),
+            images: &self.images,
+        };
+        let served = Served::start(adoption, handed, self.over.clone(), way)?;
         let served = served.noted(open);
         let served = Arc::new(served);
         let hello = served.hello();

@@ -3,7 +3,7 @@
 
 use std::io::Read as _;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use parking_lot::Mutex;
 
+use super::devices::ServedDevices;
 use super::prepare::Refusal;
 use super::served_mounts::ServedMounts;
 use crate::connector::NodeConnector;
@@ -34,6 +35,7 @@ const DRAINED_MAX: u64 = 64 << 10;
 #[derive(Debug)]
 pub(super) struct WorkerContext {
     mounts: Arc<ServedMounts>,
+    devices: Arc<ServedDevices>,
     admission: Admission,
     /// Connects to a block service through the node, if the node does that.
     connector: Option<Arc<NodeConnector>>,
@@ -49,7 +51,7 @@ struct Callers {
 impl WorkerContext {
     /// Returns one that serves the peers that `admission` admits.
     pub(super) fn new(
-        mounts: Arc<ServedMounts>,
+        (mounts, devices): (Arc<ServedMounts>, Arc<ServedDevices>),
         admission: Admission,
         connector: Option<Arc<NodeConnector>>,
     ) -> Self {
@@ -59,6 +61,7 @@ impl WorkerContext {
         };
         Self {
             mounts,
+            devices,
             admission,
             connector,
             callers: Mutex::new(callers),
@@ -84,12 +87,8 @@ impl WorkerContext {
         Some(Caller(Arc::clone(self)))
     }
 
-    fn answer(
-        &self,
-        question: WorkerRequest,
-        beside: Vec<OwnedFd>,
-    ) -> (WorkerResponse, Option<MountDescriptors>) {
-        let answer = || -> Result<(WorkerResponse, Option<MountDescriptors>), Refusal> {
+    fn answer(&self, question: WorkerRequest, beside: Vec<OwnedFd>) -> (WorkerResponse, Handed) {
+        let answer = || -> Result<(WorkerResponse, Handed), Refusal> {
             let answer = match question {
                 WorkerRequest::Adopt(adoption) => {
                     let handed = MountDescriptors::received(&adoption.spec, beside)
@@ -100,6 +99,7 @@ impl WorkerContext {
                 WorkerRequest::Status { id } => WorkerResponse::Status(WorkerStatus {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     mounts: self.mounts.status(id.as_deref()),
+                    devices: self.devices.status(),
                 }),
                 WorkerRequest::Prewarm { id, budget_bytes } => {
                     WorkerResponse::Prewarmed(self.mounts.get(&id)?.prewarm(budget_bytes)?)
@@ -129,10 +129,23 @@ impl WorkerContext {
                     WorkerResponse::Done
                 }
                 WorkerRequest::Hand { id } => {
-                    return Ok((WorkerResponse::Handed, Some(self.mounts.get(&id)?.hand()?)));
+                    let handed = Handed::Mount(self.mounts.get(&id)?.hand()?);
+                    return Ok((WorkerResponse::Handed, handed));
+                }
+                WorkerRequest::Attach(spec) => {
+                    let socket = only(beside, "to accept clients from")?;
+                    WorkerResponse::Attached(self.devices.attach(*spec, socket)?)
+                }
+                WorkerRequest::Detach { name } => {
+                    self.devices.detach(&name)?;
+                    WorkerResponse::Done
+                }
+                WorkerRequest::HandSocket { name } => {
+                    let handed = Handed::Socket(self.devices.socket(&name)?);
+                    return Ok((WorkerResponse::Handed, handed));
                 }
             };
-            Ok((answer, None))
+            Ok((answer, Handed::Nothing))
         };
         // Unwind safety: the locks are parking_lot's, which do not poison, and what they guard is
         // changed in one step each. A boot image that makes us panic must not end other mounts.
@@ -143,8 +156,25 @@ impl WorkerContext {
         });
         answered.unwrap_or_else(|Refusal { fault, error }| {
             let why = format!("{error:#}");
-            (WorkerResponse::Refused { fault, why }, None)
+            (WorkerResponse::Refused { fault, why }, Handed::Nothing)
         })
+    }
+}
+
+/// What travels beside an answer.
+enum Handed {
+    Nothing,
+    Mount(MountDescriptors),
+    Socket(OwnedFd),
+}
+
+impl Handed {
+    fn in_order(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Mount(mount) => mount.in_order(),
+            Self::Socket(socket) => vec![socket.as_fd()],
+        }
     }
 }
 
@@ -170,10 +200,7 @@ impl Caller {
         }
         let (question, beside) = host::framed::receive(stream, Instant::now() + TALK)?;
         let (answer, handed) = self.0.answer(question, beside);
-        let beside = handed
-            .as_ref()
-            .map(MountDescriptors::in_order)
-            .unwrap_or_default();
+        let beside = handed.in_order();
         host::framed::send(stream, &answer, &beside, Instant::now() + TALK)
     }
 }

@@ -17,6 +17,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use tempfile::TempDir;
 use yolofs::{Busy, Connection, MountTable, Visible};
 
+use super::devices::ServedDevices;
 use super::served_mounts::ServedMounts;
 use super::service::{self, WorkerContext};
 use crate::descriptors::MountDescriptors;
@@ -201,9 +202,12 @@ impl Worker {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("workers/1.sock");
         let (over, ends) = std::sync::mpsc::channel();
-        let mounts = Arc::new(ServedMounts::start(over, None).unwrap());
+        let mounts = Arc::new(ServedMounts::start(over, None, Arc::default()).unwrap());
         let context = Arc::new(WorkerContext::new(
-            Arc::clone(&mounts),
+            (
+                Arc::clone(&mounts),
+                Arc::new(ServedDevices::new(Arc::default())),
+            ),
             Admission::own(),
             None,
         ));

@@ -61,10 +61,12 @@ impl Pool {
         });
         let user = self.user;
         let user = user.map(|Identity { uid, gid }| format!("--user={uid}:{gid}"));
-        let more = match company {
+        let more = match &company {
             Company::Shared | Company::Alone => user,
             // Who it becomes is said with the rest.
             Company::OnNetwork => Some("--network".to_owned()),
+            // It writes to images and caches of any user, and asks registries.
+            Company::OfImages(_) => Some("--images".to_owned()),
         };
         let mut command = Command::new(program);
         command

@@ -12,6 +12,7 @@ use blockimages::{Background, DeviceFile, FILE_NAME, MountedErofs, Start, StartR
 use blocks::{BlockDevice, DeviceAccess};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
+use node_api::image::Prefetch;
 use serde::Serialize;
 use yolofs::{Busy, Config, FileSystem, Mount, MountOptions, Readahead};
 
@@ -69,7 +70,7 @@ pub(super) struct ExportArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum BackgroundArg {
+pub(super) enum BackgroundArg {
     /// The plan
     Plan,
     /// The plan, and then all of each layer
@@ -77,6 +78,15 @@ enum BackgroundArg {
 }
 
 impl From<BackgroundArg> for Background {
+    fn from(arg: BackgroundArg) -> Self {
+        match arg {
+            BackgroundArg::Plan => Self::Plan,
+            BackgroundArg::Everything => Self::Everything,
+        }
+    }
+}
+
+impl From<BackgroundArg> for Prefetch {
     fn from(arg: BackgroundArg) -> Self {
         match arg {
             BackgroundArg::Plan => Self::Plan,
@@ -154,7 +164,7 @@ fn start(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Start> {
     let plan = match &args.plan {
         Some(path) => Some(manage::read_trace(path)?),
         None if args.no_plan || args.image.cache.is_none() => None,
-        None => plan::known(store, args.image.path()),
+        None => devices::plans::known(&store.dir, args.image.path()),
     };
     let records = args.record || args.record_trace.is_some();
     let recorder = records.then(StartRecorder::default);

@@ -18,6 +18,7 @@ use super::{ImageArg, show};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
+use crate::run_dir_arg::RunDirArg;
 
 /// Make an image: a writable layer on the layers of another image, or on nothing
 #[derive(Clone, Debug, clap::Args)]
@@ -107,18 +108,21 @@ fn take_plan(image: &RegistryImage, store: &StoreSettings) {
     }
 }
 
-/// Show what an image consists of
+/// Show what an image consists of, or the devices that the node has attached
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct StatusArgs {
-    /// overlaybd's config.v1.json, or the directory that has it
+    /// overlaybd's config.v1.json, or the directory that has it [default: what is attached]
     #[arg(value_name = "IMAGE")]
-    image: PathBuf,
+    image: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArg,
 }
 
-pub(super) fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
-    let status = manage::status(&args.image)?;
+pub(super) fn status(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
+    let Some(image) = &args.image else {
+        return super::attach::status(args.format, run_dir);
+    };
+    let status = manage::status(image)?;
     print(args.format.format(), &status, |status| {
         let mut text = String::new();
         for layer in &status.layers {

@@ -21,9 +21,6 @@ use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::FormatArg;
 
-/// The directory of plans in a store.
-const PLANS: &str = "block-plans";
-
 /// What starts of images read: recorded by `yolofs block export --record`, and fetched first by each export of an
 /// image with the same layers
 #[derive(Clone, Debug, clap::Args)]
@@ -117,7 +114,7 @@ fn list(store: &StoreSettings, format: FormatArg) -> anyhow::Result<Outcome> {
 }
 
 fn shelf(store: &StoreSettings) -> PlanShelf {
-    PlanShelf::at(store.dir.join(PLANS))
+    devices::plans::shelf(&store.dir)
 }
 
 fn digests_of(image: &Path) -> anyhow::Result<Vec<Option<Digest>>> {
@@ -133,19 +130,6 @@ fn found(
     found.with_context(|| {
         let image = image.display();
         format!("no start of {image} was recorded: yolofs block export {image} --record")
-    })
-}
-
-/// Returns what the store knows of the start of an image; nothing if that cannot be found out.
-pub(super) fn known(store: &StoreSettings, image: &Path) -> Option<blockimages::Trace> {
-    let known = || {
-        let digests = digests_of(image)?;
-        let plan = shelf(store).find(&digests)?;
-        anyhow::Ok(plan.map(|plan| plan.trace_of(&digests)))
-    };
-    known().unwrap_or_else(|error| {
-        log::warn!("cannot look for a plan of {}: {error:#}", image.display());
-        None
     })
 }
 

@@ -1,0 +1,74 @@
+//! The flags of how a block image is opened by the node, or by the daemon of a mount.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use host::size::Size;
+use node_api::image::{ImageSpec, Prefetch, RegistrySpec};
+
+/// What is said of a block image that is mounted.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Block images")]
+pub(crate) struct ImageArgs {
+    /// Fetch layers of the block image from their registry on demand, and keep what was fetched in this directory,
+    /// which all mounts and devices of the node may share
+    #[arg(long, value_name = "DIR")]
+    image_cache: Option<PathBuf>,
+    /// Bytes that the cache may have
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "4G",
+        requires = "image_cache"
+    )]
+    image_cache_limit: Size,
+}
+
+impl ImageArgs {
+    /// Checks that nothing is said of a block image, because the source is none.
+    ///
+    /// # Errors
+    /// If something is said.
+    pub(crate) fn refuse(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.image_cache.is_none(),
+            "--image-cache is for block images: name the source overlaybd:IMAGE"
+        );
+        Ok(())
+    }
+
+    /// Returns how the image is opened.
+    ///
+    /// # Errors
+    /// If the cache cannot be found.
+    pub(crate) fn spec(&self) -> anyhow::Result<ImageSpec> {
+        spec(
+            self.image_cache.as_deref(),
+            self.image_cache_limit,
+            Prefetch::default(),
+            RegistrySpec::default(),
+        )
+    }
+}
+
+/// Returns how an image is opened whose cache is named like this on the command line.
+///
+/// # Errors
+/// If the cache cannot be found.
+pub(crate) fn spec(
+    cache: Option<&std::path::Path>,
+    limit: Size,
+    background: Prefetch,
+    registry: RegistrySpec,
+) -> anyhow::Result<ImageSpec> {
+    let absolute = |dir: &std::path::Path| {
+        std::path::absolute(dir).with_context(|| format!("finding the cache {}", dir.display()))
+    };
+    Ok(ImageSpec {
+        cache: cache.map(absolute).transpose()?,
+        cache_bytes: limit.0,
+        background,
+        plan: true,
+        registry,
+    })
+}

@@ -1,0 +1,32 @@
+//! Block images as devices of this machine: opened as the node is asked to, and made reachable.
+//!
+//! - [`Images`] opens images; those that share a cache directory in one process share its [`BlobCache`].
+//! - [`open_image`](open::open_image) opens one with what the caller has to fetch layers with.
+//! - [`exporter`] serves a device at a socket.
+//! - [`plans`] is what the store of boot images knows of starts of images.
+//!
+//! ```
+//! use blocks::DeviceAccess;
+//! use node_api::image::ImageSpec;
+//!
+//! let dir = tempfile::tempdir()?;
+//! let disk = dir.path().join("disk.raw");
+//! std::fs::write(&disk, [7; 4096])?;
+//! let images = devices::Images::default();
+//! let opened = images.open(&disk, &ImageSpec::default(), dir.path(), DeviceAccess::ReadOnly)?;
+//! assert_eq!(opened.device.info().size, 4096);
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+//!
+//! [`BlobCache`]: blockimages::BlobCache
+
+#![forbid(unsafe_code)]
+
+mod export;
+mod images;
+pub mod open;
+pub mod plans;
+mod registry;
+
+pub use export::exporter;
+pub use images::{Images, OpenedImage};

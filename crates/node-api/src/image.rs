@@ -1,0 +1,141 @@
+//! How a block image is opened: for a mount of it, and for a device.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+
+/// What the source of a mount begins with when it is a block image.
+const PREFIX: &str = "overlaybd:";
+
+/// Most bytes of a cache unless it is said.
+const CACHE_BYTES: u64 = 4 << 30;
+
+/// Where layers come from that are not on this machine, and what is fetched when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageSpec {
+    /// Where what is fetched is kept; absolute. Nothing is fetched without it.
+    #[serde(default)]
+    pub cache: Option<PathBuf>,
+    /// Most bytes of the cache.
+    #[serde(default = "cache_bytes")]
+    pub cache_bytes: u64,
+    /// What is fetched that nobody has read yet.
+    #[serde(default)]
+    pub background: Prefetch,
+    /// Whether what the store knows of the start of the layers is fetched first.
+    #[serde(default = "yes")]
+    pub plan: bool,
+    /// How registries are talked to.
+    #[serde(default)]
+    pub registry: RegistrySpec,
+}
+
+/// What is fetched of layers that nobody has read yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prefetch {
+    /// The plan.
+    Plan,
+    /// The plan, and then all of each layer.
+    #[default]
+    Everything,
+}
+
+/// How registries are talked to. It has no secrets: a login is the one that `docker login` left to the user
+/// of the process that fetches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RegistrySpec {
+    /// Plain HTTP; the default for registries on the loopback address.
+    pub plain_http: bool,
+    /// A file with authorities (PEM) that are trusted besides the system's; absolute.
+    pub ca: Option<PathBuf>,
+    /// Hosts that may be sent the password, besides those of the registry's domain.
+    pub token_hosts: Vec<String>,
+    /// Networks that redirects may lead into, though they are further inside than the registry.
+    pub redirect_networks: Vec<String>,
+}
+
+impl Default for ImageSpec {
+    fn default() -> Self {
+        Self {
+            cache: None,
+            cache_bytes: CACHE_BYTES,
+            background: Prefetch::default(),
+            plan: true,
+            registry: RegistrySpec::default(),
+        }
+    }
+}
+
+impl ImageSpec {
+    /// Returns the image that a mount's source names, if it is one.
+    #[must_use]
+    pub fn of_source(source: &Path) -> Option<&Path> {
+        let image = source.to_str()?.strip_prefix(PREFIX)?;
+        Some(Path::new(image))
+    }
+
+    /// Returns how a mount names an image.
+    #[must_use]
+    pub fn source(image: &Path) -> PathBuf {
+        let mut source = std::ffi::OsString::from(PREFIX);
+        source.push(image);
+        source.into()
+    }
+
+    /// Checks its paths, and that of the image.
+    ///
+    /// # Errors
+    /// If one is not absolute.
+    pub fn check(&self, image: &Path) -> anyhow::Result<()> {
+        let paths = [
+            ("image", Some(image)),
+            ("cache", self.cache.as_deref()),
+            ("file of authorities", self.registry.ca.as_deref()),
+        ];
+        for (what, path) in paths {
+            let is_absolute = path.is_none_or(Path::is_absolute);
+            let path = path.unwrap_or(Path::new("")).display();
+            ensure!(is_absolute, "the {what} {path} is not absolute");
+        }
+        Ok(())
+    }
+}
+
+const fn cache_bytes() -> u64 {
+    CACHE_BYTES
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_names_its_image() {
+        let source = ImageSpec::source(Path::new("/images/app"));
+        assert_eq!(source, Path::new("overlaybd:/images/app"));
+        assert_eq!(
+            ImageSpec::of_source(&source),
+            Some(Path::new("/images/app"))
+        );
+        assert_eq!(ImageSpec::of_source(Path::new("/images/app")), None);
+    }
+
+    #[test]
+    fn what_is_not_said_has_its_default() {
+        let spec: ImageSpec = serde_json::from_str("{}").unwrap();
+        assert_eq!(spec, ImageSpec::default());
+        assert!(spec.check(Path::new("/a")).is_ok() && spec.check(Path::new("a")).is_err());
+        let cache = r#"{"cache": "here"}"#;
+        let spec: ImageSpec = serde_json::from_str(cache).unwrap();
+        let why = spec.check(Path::new("/a")).unwrap_err().to_string();
+        assert!(why.contains("cache here"), "{why}");
+    }
+}

@@ -1,0 +1,365 @@
+//! A device, as the node holds it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blockexport::Place;
+use parking_lot::{Condvar, Mutex};
+
+use super::deaths::{Cause, Deaths, Verdict};
+use super::owned::{Service, millis};
+use super::workers::Worker;
+use node_api::device::{DeviceSpec, DeviceStatus, DeviceView};
+use node_api::mount_state::MountState;
+use node_records::company::Company;
+use node_records::devices::{DeviceInstance, DeviceRecords};
+
+/// What the keys of devices begin with. Those of mounts begin with a digit of an id.
+const KEY: &str = "device:";
+
+/// A device with a socket of the node's, which a worker serves.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// What was asked for.
+    pub spec: DeviceSpec,
+    /// What tells it from all else that a worker serves.
+    pub key: String,
+    /// Where clients connect. The node keeps it, so that they wait while the worker is replaced; none when the
+    /// device is over.
+    socket: Mutex<Option<Place>>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Held while the record is written.
+    recording: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    service: Service,
+    /// Whether the record is to stay as it is: the device is being detached.
+    over: bool,
+    deaths: Deaths,
+    restarts: u64,
+    last_gap: Option<Duration>,
+    /// Since when nobody serves it.
+    alone_since: Option<Instant>,
+    /// Whether somebody has served it.
+    was_served: bool,
+    /// What its worker said last.
+    heard: Option<DeviceStatus>,
+}
+
+/// Returns the key of a device.
+pub(crate) fn key_of(name: &str) -> String {
+    format!("{KEY}{name}")
+}
+
+/// Returns whether a key is that of a device.
+pub(crate) fn is_key(key: &str) -> bool {
+    key.starts_with(KEY)
+}
+
+impl Device {
+    /// Returns what the record says, with its socket.
+    pub(crate) fn new(instance: &DeviceInstance, socket: Place) -> Arc<Self> {
+        Arc::new(Self {
+            spec: instance.spec.clone(),
+            key: key_of(&instance.spec.name),
+            socket: Mutex::new(Some(socket)),
+            state: Mutex::new(State {
+                service: Service::Nobody,
+                over: false,
+                deaths: Deaths::after_a_restart(true),
+                restarts: instance.restarts,
+                last_gap: instance.last_gap_ms.map(Duration::from_millis),
+                alone_since: Some(Instant::now()),
+                was_served: instance.worker.is_some(),
+                heard: None,
+            }),
+            changed: Condvar::new(),
+            recording: Mutex::new(()),
+        })
+    }
+
+    /// Returns the socket for a worker; nothing if the device is over.
+    pub(crate) fn listener(&self) -> Option<UnixListener> {
+        let socket = self.socket.lock();
+        let listener = socket.as_ref().map(|place| place.listener().try_clone());
+        listener?
+            .inspect_err(|error| log::error!("{}: sharing its socket: {error}", self.spec.name))
+            .ok()
+    }
+
+    /// Removes the socket.
+    pub(crate) fn close_socket(&self) {
+        drop(self.socket.lock().take());
+    }
+
+    /// Leaves the socket to the worker: this process ends, and the next node gets it from there.
+    pub(crate) fn leave_socket(&self) {
+        let socket = self.socket.lock().take();
+        if let Some(socket) = socket {
+            socket.leave();
+        }
+    }
+
+    /// Returns what kind of worker it is to have.
+    pub(crate) fn company(&self) -> Company {
+        Company::of_device(&self.spec)
+    }
+
+    /// Returns who serves it.
+    pub(crate) fn service(&self) -> Service {
+        self.state.lock().service.clone()
+    }
+
+    /// Returns whether it is being detached.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.lock().over
+    }
+
+    /// Notes that a worker is being asked to serve it. Fails if it is over or was given up.
+    pub(crate) fn ask(&self, worker: &Arc<Worker>) -> bool {
+        let mut state = self.state.lock();
+        if state.over || matches!(state.service, Service::GivenUp(_)) {
+            return false;
+        }
+        state.service = Service::Asked(Arc::clone(worker));
+        true
+    }
+
+    /// Notes that the worker serves it, unless it has died since.
+    pub(crate) fn served(&self, worker: &Arc<Worker>, status: DeviceStatus) {
+        let mut state = self.state.lock();
+        if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
+            state.service = Service::By(Arc::clone(worker));
+            let gap = state.alone_since.take().map(|since| since.elapsed());
+            if state.was_served {
+                state.last_gap = gap;
+            }
+            state.was_served = true;
+            state.heard = Some(status);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Notes that a worker serves it that an earlier node has asked to.
+    pub(crate) fn found(&self, worker: &Arc<Worker>, status: DeviceStatus) {
+        let mut state = self.state.lock();
+        state.service = Service::By(Arc::clone(worker));
+        state.alone_since = None;
+        state.was_served = true;
+        state.heard = Some(status);
+    }
+
+    /// Notes that nobody serves it, after a worker refused.
+    pub(crate) fn refused(&self, worker: &Arc<Worker>) {
+        let mut state = self.state.lock();
+        if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
+            state.service = Service::Nobody;
+        }
+    }
+
+    /// Notes that its worker died, and says what is to be done. `None` if that worker was not the one that
+    /// serves it, or if it is over.
+    pub(crate) fn lost(&self, worker: &Arc<Worker>, at: Instant, cause: Cause) -> Option<Verdict> {
+        let mut state = self.state.lock();
+        let (Service::By(its) | Service::Asked(its)) = &state.service else {
+            return None;
+        };
+        if !Arc::ptr_eq(its, worker) || state.over {
+            return None;
+        }
+        state.service = Service::Nobody;
+        state.alone_since.get_or_insert(at);
+        if worker.is_replaced() {
+            return Some(Verdict::Isolate(Duration::ZERO));
+        }
+        state.restarts += 1;
+        Some(state.deaths.note(at, cause))
+    }
+
+    /// Notes that nobody will serve it any more.
+    pub(crate) fn give_up(&self, why: String) {
+        self.state.lock().service = Service::GivenUp(why);
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody serves it or nobody will, and returns what came true by `deadline`.
+    pub(crate) fn wait_until_served(&self, deadline: Instant) -> Service {
+        let mut state = self.state.lock();
+        while matches!(state.service, Service::Nobody | Service::Asked(_)) && !state.over {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        state.service.clone()
+    }
+
+    /// Notes that it is being detached: its record is written no more, and no other worker is asked. Returns who
+    /// serves it.
+    pub(crate) fn set_over(&self) -> Service {
+        let service = {
+            let mut state = self.state.lock();
+            state.over = true;
+            state.service.clone()
+        };
+        self.changed.notify_all();
+        drop(self.recording.lock());
+        service
+    }
+
+    /// Writes the record, unless the device is over.
+    ///
+    /// # Errors
+    /// If the run directory cannot be written.
+    pub(crate) fn record(&self, records: &DeviceRecords) -> anyhow::Result<()> {
+        let _one_at_a_time = self.recording.lock();
+        let instance = {
+            let state = self.state.lock();
+            if state.over {
+                return Ok(());
+            }
+            let worker = match &state.service {
+                Service::By(worker) | Service::Asked(worker) => Some(worker.process),
+                Service::Nobody | Service::GivenUp(_) => None,
+            };
+            DeviceInstance {
+                spec: self.spec.clone(),
+                worker,
+                restarts: state.restarts,
+                last_gap_ms: state.last_gap.map(millis),
+            }
+        };
+        records.keep(&instance)
+    }
+
+    /// Returns the time that passed between its last two workers.
+    pub(crate) fn last_gap(&self) -> Option<Duration> {
+        self.state.lock().last_gap
+    }
+
+    /// Returns what there is to tell of it, with what its worker just said if it did.
+    pub(crate) fn view(&self, heard: Option<DeviceStatus>) -> DeviceView {
+        let mut state = self.state.lock();
+        if heard.is_some() {
+            state.heard = heard;
+        }
+        let (now, pid, error) = match &state.service {
+            Service::By(worker) => (MountState::Serving, Some(worker.process.pid), None),
+            Service::GivenUp(why) => (MountState::Failed, None, Some(why.clone())),
+            Service::Nobody | Service::Asked(_) if state.was_served => {
+                (MountState::Restarting, None, None)
+            }
+            Service::Nobody | Service::Asked(_) => (MountState::Starting, None, None),
+        };
+        DeviceView {
+            restarts: state.restarts,
+            last_gap_ms: state.last_gap.map(millis),
+            served: state.heard.clone().filter(|_| pid.is_some()),
+            error,
+            pid,
+            ..unserved(&self.spec, now)
+        }
+    }
+}
+
+/// Returns what there is to tell of a device that nobody serves.
+pub(crate) fn unserved(spec: &DeviceSpec, state: MountState) -> DeviceView {
+    DeviceView {
+        name: spec.name.clone(),
+        image: spec.image.clone(),
+        kind: spec.kind,
+        address: spec.address(),
+        erofs: spec.erofs.clone(),
+        state,
+        pid: None,
+        restarts: 0,
+        last_gap_ms: None,
+        error: None,
+        served: None,
+    }
+}
+
+/// The devices of the node, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    /// Never held while anything is asked or waited for.
+    served: Mutex<BTreeMap<String, Arc<Device>>>,
+    /// Those that are files in mounts of the node.
+    files: Mutex<BTreeMap<String, DeviceSpec>>,
+    /// Desired ones that could not be attached after a restart, and why.
+    missing: Mutex<BTreeMap<String, (DeviceSpec, String)>>,
+}
+
+impl Devices {
+    pub(crate) fn all(&self) -> Vec<Arc<Device>> {
+        self.served.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let files = self.files.lock().len();
+        self.served.lock().len() + files
+    }
+
+    /// Returns those that are files.
+    pub(crate) fn files(&self) -> Vec<DeviceSpec> {
+        self.files.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> Option<DeviceSpec> {
+        self.files.lock().get(name).cloned()
+    }
+
+    pub(crate) fn add_file(&self, spec: &DeviceSpec) {
+        self.files.lock().insert(spec.name.clone(), spec.clone());
+    }
+
+    pub(crate) fn remove_file(&self, name: &str) {
+        self.files.lock().remove(name);
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Device>> {
+        self.served.lock().get(name).cloned()
+    }
+
+    pub(crate) fn add(&self, device: &Arc<Device>) {
+        let name = device.spec.name.clone();
+        self.served.lock().insert(name, Arc::clone(device));
+    }
+
+    pub(crate) fn remove(&self, name: &str) {
+        self.served.lock().remove(name);
+    }
+
+    /// Returns those with these keys that are still there.
+    pub(crate) fn with_keys(&self, keys: &BTreeSet<String>) -> Vec<Arc<Device>> {
+        let served = self.served.lock();
+        let devices = served.values().filter(|device| keys.contains(&device.key));
+        devices.cloned().collect()
+    }
+
+    /// Notes that a desired device could not be attached, and returns whether that was known.
+    pub(crate) fn miss(&self, spec: &DeviceSpec, why: String) -> bool {
+        let missed = (spec.clone(), why);
+        let mut missing = self.missing.lock();
+        missing.insert(spec.name.clone(), missed).is_some()
+    }
+
+    /// Notes that a device is attached, or desired no more.
+    pub(crate) fn miss_no_more(&self, name: &str) {
+        self.missing.lock().remove(name);
+    }
+
+    /// Returns what there is to tell of the missing ones.
+    pub(crate) fn missing_views(&self) -> Vec<DeviceView> {
+        let missing = self.missing.lock();
+        let views = missing.values().map(|(spec, why)| DeviceView {
+            error: Some(format!("not attached yet, and tried again: {why}")),
+            ..unserved(spec, MountState::Failed)
+        });
+        views.collect()
+    }
+}

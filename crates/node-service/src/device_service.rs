@@ -1,0 +1,189 @@
+//! Getting a device served: asking a worker, and asking another when that one dies.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+
+use super::deaths::{Cause, Verdict};
+use super::device::Device;
+use super::few::few_at_a_time;
+use super::owned::Service;
+use super::owner::Owner;
+use super::probe::ask_all;
+use super::wire::{Fault, WorkerRequest, WorkerResponse};
+use super::workers::Worker;
+use node_api::control::NodeError;
+use node_api::device::DeviceView;
+
+/// How long a worker may take to serve a device: indexes of layers may have to be fetched. One that hangs is
+/// noticed by the probes, long before.
+const ATTACH: Duration = Duration::from_secs(100);
+/// How long workers have to tell of their devices; who takes longer is shown as the node knows it.
+const TELL: Duration = Duration::from_secs(1);
+/// So many devices of a dead worker are served again at a time.
+const AT_A_TIME: usize = 8;
+/// So often a device that was served before may be refused until it is given up: for as long as a registry may be
+/// away.
+const REFUSALS: u32 = 20;
+/// The pause after the first refusal, or when no worker can be started; it doubles each time.
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What became of asking one worker.
+enum Asked {
+    /// It serves.
+    Served,
+    /// It died or hangs: what follows its death takes care of the device.
+    Lost,
+    /// It said no.
+    Refused(Fault, String),
+    /// There is none to be asked.
+    NoWorker(anyhow::Error),
+    /// The device is over.
+    Over,
+}
+
+impl Owner {
+    /// Has a device served for the first time.
+    ///
+    /// # Errors
+    /// What the worker refused; nobody serves it then.
+    pub(crate) fn serve_device_first(&self, device: &Arc<Device>) -> Result<(), NodeError> {
+        match self.ask_for(device) {
+            Asked::Served => Ok(()),
+            Asked::Refused(fault, why) => Err(fault.error(why)),
+            Asked::NoWorker(error) => Err(NodeError::Unavailable(format!("{error:#}"))),
+            Asked::Over => Err(NodeError::Conflict("it was detached meanwhile".to_owned())),
+            Asked::Lost => match device.wait_until_served(Instant::now() + ATTACH) {
+                Service::By(_) => Ok(()),
+                Service::GivenUp(why) => Err(NodeError::Failed(anyhow!(why))),
+                Service::Nobody | Service::Asked(_) => Err(NodeError::Unavailable(
+                    "its workers crash repeatedly".to_owned(),
+                )),
+            },
+        }
+    }
+
+    /// Has devices served that were served before, a few at a time, however often that must be tried.
+    pub(crate) fn serve_devices(&self, devices: Vec<Arc<Device>>) {
+        few_at_a_time(AT_A_TIME, devices, |device| {
+            self.serve_device_again(&device);
+        });
+    }
+
+    fn serve_device_again(&self, device: &Arc<Device>) {
+        let (mut refusals, mut pause) = (0, PAUSE);
+        loop {
+            let name = &device.spec.name;
+            match self.ask_for(device) {
+                Asked::Served | Asked::Lost | Asked::Over => return,
+                Asked::NoWorker(error) => log::error!("{name}: {error:#}"),
+                Asked::Refused(_, why) => {
+                    refusals += 1;
+                    // The first time, the worker before may not be gone altogether.
+                    if refusals > 1 {
+                        log::warn!("{name}: its worker refuses: {why}");
+                    }
+                    if refusals == REFUSALS {
+                        log::error!("giving up the device {name}: {why}");
+                        device.give_up(format!("no worker serves it: {why}"));
+                        return;
+                    }
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn ask_for(&self, device: &Arc<Device>) -> Asked {
+        let watched = |worker: &Arc<Worker>| self.watch_worker(worker);
+        let placed = self
+            .pool
+            .place(&device.key, &device.company(), None, watched);
+        let worker = match placed {
+            Ok(worker) => worker,
+            Err(error) => return Asked::NoWorker(error),
+        };
+        let Some(socket) = device.listener().filter(|_| device.ask(&worker)) else {
+            worker.release(&device.key);
+            return Asked::Over;
+        };
+        // Whoever finds the device after a crash of ours finds its worker.
+        self.record_device(device);
+        let question = WorkerRequest::Attach(Box::new(device.spec.clone()));
+        match worker.ask_with(&question, &[socket.as_fd()], ATTACH) {
+            Ok((WorkerResponse::Attached(status), _)) => {
+                device.served(&worker, status);
+                self.record_device(device);
+                Asked::Served
+            }
+            Ok((WorkerResponse::Refused { fault, why }, _)) => {
+                device.refused(&worker);
+                worker.release(&device.key);
+                Asked::Refused(fault, why)
+            }
+            Ok((answer, _)) => {
+                log::error!("unexpected response of a worker: {answer:?}");
+                worker.kill();
+                Asked::Lost
+            }
+            Err(error) => {
+                log::warn!("{}: {error:#}", device.spec.name);
+                worker.kill();
+                Asked::Lost
+            }
+        }
+    }
+
+    /// Has the devices of a dead worker served by others.
+    pub(crate) fn succeed_devices(
+        &self,
+        devices: Vec<Arc<Device>>,
+        worker: &Arc<Worker>,
+        (at, cause): (Instant, Cause),
+    ) {
+        let (mut again, mut wait) = (Vec::new(), Duration::ZERO);
+        for device in devices {
+            match device.lost(worker, at, cause) {
+                None => {}
+                Some(Verdict::GiveUp) => {
+                    let name = &device.spec.name;
+                    log::error!(
+                        "giving up the device {name}: its workers crash one after the other"
+                    );
+                    device.give_up("its workers crash one after the other".to_owned());
+                }
+                Some(Verdict::Isolate(pause) | Verdict::Go(pause)) => {
+                    wait = wait.max(pause);
+                    again.push(device);
+                }
+            }
+        }
+        std::thread::sleep(wait);
+        self.serve_devices(again);
+    }
+
+    /// Writes a device's record. A disk that is full costs no device.
+    fn record_device(&self, device: &Device) {
+        if let Err(error) = device.record(&self.device_records) {
+            log::error!("{error:#}");
+        }
+    }
+
+    /// Returns the views of devices, as their workers tell them if they answer in time.
+    pub(crate) fn device_views(&self, devices: &[Arc<Device>]) -> Vec<DeviceView> {
+        let serving = devices.iter().filter_map(|device| match device.service() {
+            Service::By(worker) if worker.answers() => Some(worker),
+            _ => None,
+        });
+        let mut workers: Vec<_> = serving.collect();
+        workers.sort_by_key(|worker| worker.process.pid);
+        workers.dedup_by_key(|worker| worker.process.pid);
+        let (mut heard, _) = ask_all(&workers, TELL);
+        let view = |device: &Arc<Device>| device.view(heard.devices.remove(&device.spec.name));
+        devices.iter().map(view).collect()
+    }
+}

@@ -1,0 +1,189 @@
+//! Devices that are files: mounts of the node, and what is mounted of the files in them.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use blockimages::MountedErofs;
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+use yolofs::Busy;
+
+use super::device::unserved;
+use super::owner::Owner;
+use host::mount_table::kind_at;
+use host::run_dir::RunDir;
+use node_api::boot_choice::BootChoice;
+use node_api::control::NodeError;
+use node_api::device::{Attached, DeviceSpec, DeviceStatus, DeviceView};
+use node_api::image::ImageSpec;
+use node_api::mount_state::MountState;
+use node_api::spec::MountSpec;
+use node_api::view::MountView;
+use node_records::devices::DeviceInstance;
+
+/// Threads that answer requests: each may wait for a registry.
+const THREADS: u8 = 8;
+
+/// How far the kernel reads ahead where a plan says what a start reads: what is beside that would be waited for.
+const PLANNED_READAHEAD_KIB: u32 = 16;
+
+/// The type of the file system that is mounted of a file.
+const EROFS: &str = "erofs";
+
+impl Owner {
+    /// Mounts an image as a file, and the EROFS in it if that is wanted; or finds that they are there.
+    ///
+    /// # Errors
+    /// As [`NodeControl::attach`](node_api::control::NodeControl::attach).
+    pub(crate) fn attach_file(&self, spec: &DeviceSpec) -> Result<Attached, NodeError> {
+        let making = || format!("making {}", spec.at.display());
+        std::fs::create_dir_all(&spec.at).with_context(making)?;
+        let made = self.make_mount(&mount_spec(spec))?;
+        let stale = made.new && self.devices.file(&spec.name).is_some();
+        let mounted = spec.erofs.as_deref().map(|dir| {
+            if stale {
+                unmount_dead_erofs(spec)?;
+            }
+            mount_erofs(spec, dir)
+        });
+        if let Err(error) = mounted.transpose() {
+            if made.new {
+                let _unmounted = self.unmount_at(&RunDir::id_of(&spec.at), Busy::Lazy);
+            }
+            return Err(error);
+        }
+        let instance = DeviceInstance {
+            spec: spec.clone(),
+            worker: None,
+            restarts: 0,
+            last_gap_ms: None,
+        };
+        self.devices.add_file(spec);
+        self.device_records.keep(&instance)?;
+        self.device_records.keep_desired(spec)?;
+        Ok(Attached {
+            device: view(spec, Some(&made.mount)),
+            new: made.new,
+        })
+    }
+
+    /// Unmounts what is mounted of a file, and the file.
+    ///
+    /// # Errors
+    /// [`NodeError::Conflict`] if it is in use; nothing is unmounted then that was in use.
+    pub(crate) fn end_file(&self, spec: &DeviceSpec) -> Result<(), NodeError> {
+        if let Some(dir) = spec.erofs.as_deref().filter(|dir| has_erofs(dir)) {
+            match umount2(dir, MntFlags::empty()) {
+                Ok(()) => {}
+                Err(Errno::EBUSY) => {
+                    let dir = dir.display();
+                    return Err(NodeError::Conflict(format!(
+                        "{dir} is in use: end what uses it first"
+                    )));
+                }
+                Err(error) => {
+                    let why = anyhow::Error::from(error);
+                    return Err(why.context(format!("unmounting {}", dir.display())).into());
+                }
+            }
+        }
+        match self.unmount_at(&RunDir::id_of(&spec.at), Busy::Wait) {
+            // Somebody has unmounted it already.
+            Ok(()) | Err(NodeError::Unknown(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.devices.remove_file(&spec.name);
+        self.device_records.forget(&spec.name);
+        Ok(())
+    }
+
+    /// Returns the views of all devices that are files.
+    pub(crate) fn file_views(&self) -> Vec<DeviceView> {
+        let files = self.devices.files();
+        let views = files.iter().map(|spec| {
+            let mount = self.visible_at(&RunDir::id_of(&spec.at));
+            view(spec, mount.map(|mount| self.view_of(&mount)).as_ref())
+        });
+        views.collect()
+    }
+}
+
+/// Returns what the mount of a device is to be.
+fn mount_spec(spec: &DeviceSpec) -> MountSpec {
+    let is_planned = spec.options.cache.is_some()
+        && spec.options.plan
+        && devices::plans::known(&spec.store, &spec.image).is_some();
+    MountSpec {
+        source: ImageSpec::source(&spec.image),
+        mountpoint: spec.at.clone(),
+        store: spec.store.clone(),
+        boot: BootChoice::None,
+        mode: None,
+        inject: false,
+        lock: false,
+        budget_bytes: None,
+        readahead_kib: is_planned.then_some(PLANNED_READAHEAD_KIB),
+        threads: THREADS,
+        auto: false,
+        suid_dev: false,
+        all_xattrs: false,
+        plain: false,
+        // The device is written down, and makes it again.
+        lasting: false,
+        label: None,
+        nic: None,
+        image: Some(spec.options.clone()),
+    }
+}
+
+fn mount_erofs(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
+    if has_erofs(dir) {
+        return Ok(());
+    }
+    let mounted = MountedErofs::mount(&spec.file(), dir);
+    let mounted =
+        mounted.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
+    mounted.leave();
+    Ok(())
+}
+
+/// Unmounts the EROFS of a file that nobody serves any more.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn unmount_dead_erofs(spec: &DeviceSpec) -> anyhow::Result<()> {
+    match spec.erofs.as_deref().filter(|dir| has_erofs(dir)) {
+        Some(dir) => umount2(dir, MntFlags::MNT_DETACH)
+            .with_context(|| format!("unmounting the dead EROFS on {}", dir.display())),
+        None => Ok(()),
+    }
+}
+
+fn has_erofs(dir: &Path) -> bool {
+    kind_at(dir).is_ok_and(|kind| kind.as_deref() == Some(EROFS))
+}
+
+/// Returns what there is to tell of a device whose mount is this.
+fn view(spec: &DeviceSpec, mount: Option<&MountView>) -> DeviceView {
+    let Some(mount) = mount else {
+        return DeviceView {
+            error: Some("somebody has unmounted it: detach it, and attach it again".to_owned()),
+            ..unserved(spec, MountState::Failed)
+        };
+    };
+    let status = mount.status.served.as_ref().map(|served| DeviceStatus {
+        name: spec.name.clone(),
+        size: std::fs::metadata(spec.file()).map_or(0, |about| about.len()),
+        requests: served.requests.get("read").copied().unwrap_or(0),
+        bytes_read: served.hit_bytes + served.fallthrough_bytes,
+        ..DeviceStatus::default()
+    });
+    DeviceView {
+        pid: mount.status.pid,
+        restarts: mount.restarts,
+        last_gap_ms: mount.last_gap_ms,
+        error: mount.error.clone(),
+        served: status,
+        ..unserved(spec, mount.status.state)
+    }
+}

@@ -1,0 +1,205 @@
+//! The devices that this process serves.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use blockexport::{Counts, Export};
+use blocks::DeviceAccess;
+use devices::{Images, OpenedImage, exporter};
+use parking_lot::Mutex;
+
+use super::prepare::Refusal;
+use crate::wire::Fault;
+use node_api::device::{DeviceSpec, DeviceStatus};
+
+/// All devices, by name.
+#[derive(Debug)]
+pub(super) struct ServedDevices {
+    images: Arc<Images>,
+    slots: Mutex<BTreeMap<String, Slot>>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    /// It is being opened, or ended.
+    Taken,
+    Served(Arc<ServedDevice>),
+}
+
+/// A device that clients reach.
+struct ServedDevice {
+    spec: DeviceSpec,
+    opened: OpenedImage,
+    /// For a node that has lost its own.
+    socket: UnixListener,
+    /// None when it is being ended.
+    export: Mutex<Option<Box<dyn Export>>>,
+}
+
+impl std::fmt::Debug for ServedDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServedDevice")
+            .field("spec", &self.spec)
+            .field("opened", &self.opened)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServedDevices {
+    /// Returns none; their images share the caches of `images`.
+    pub(super) fn new(images: Arc<Images>) -> Self {
+        Self {
+            images,
+            slots: Mutex::default(),
+        }
+    }
+
+    /// Serves a device from now on. One that is served already is served on.
+    ///
+    /// # Errors
+    /// If its image cannot be opened, or somebody else writes to it.
+    pub(super) fn attach(
+        &self,
+        spec: DeviceSpec,
+        socket: OwnedFd,
+    ) -> Result<DeviceStatus, Refusal> {
+        let name = spec.name.clone();
+        match self.slots.lock().entry(name.clone()) {
+            Entry::Vacant(slot) => _ = slot.insert(Slot::Taken),
+            Entry::Occupied(slot) => match slot.get() {
+                Slot::Served(served) if served.spec == spec => return Ok(served.status()),
+                _ => {
+                    let twice = anyhow!("the device {name} is being attached or detached already");
+                    return Err(Refusal::new(Fault::Conflict, twice));
+                }
+            },
+        }
+        let served = self.serve(spec, socket.into());
+        let mut slots = self.slots.lock();
+        match served {
+            Ok(served) => {
+                let status = served.status();
+                slots.insert(name, Slot::Served(Arc::new(served)));
+                Ok(status)
+            }
+            Err(error) => {
+                slots.remove(&name);
+                Err(Refusal::new(Fault::Invalid, error))
+            }
+        }
+    }
+
+    fn serve(&self, spec: DeviceSpec, socket: UnixListener) -> anyhow::Result<ServedDevice> {
+        let access = match spec.writable {
+            true => DeviceAccess::ReadWrite,
+            false => DeviceAccess::ReadOnly,
+        };
+        let opened = self
+            .images
+            .open(&spec.image, &spec.options, &spec.store, access)?;
+        let listener = socket.try_clone().context("sharing the socket")?;
+        let export = exporter(&spec)?.export_at(listener, Arc::clone(&opened.device));
+        Ok(ServedDevice {
+            export: Mutex::new(Some(export.context("exporting")?)),
+            spec,
+            opened,
+            socket,
+        })
+    }
+
+    /// Ends a device: what is in flight is done, and what was written is made durable.
+    ///
+    /// # Errors
+    /// If it is not served here, or cannot be made durable; it is over then all the same.
+    pub(super) fn detach(&self, name: &str) -> Result<(), Refusal> {
+        let served = {
+            let mut slots = self.slots.lock();
+            match slots.get_mut(name) {
+                Some(slot @ Slot::Served(_)) => match std::mem::replace(slot, Slot::Taken) {
+                    Slot::Served(served) => served,
+                    Slot::Taken => return Err(unknown(name)),
+                },
+                _ => return Err(unknown(name)),
+            }
+        };
+        let flushed = served.end();
+        drop(served);
+        self.slots.lock().remove(name);
+        let failed = || format!("what was written to {name} may not be durable");
+        Ok(flushed.with_context(failed)?)
+    }
+
+    /// Returns the socket of a device.
+    ///
+    /// # Errors
+    /// If it is not served here.
+    pub(super) fn socket(&self, name: &str) -> Result<OwnedFd, Refusal> {
+        match self.slots.lock().get(name) {
+            Some(Slot::Served(served)) => {
+                let socket = served.socket.try_clone();
+                Ok(socket.context("sharing the socket").map(OwnedFd::from)?)
+            }
+            _ => Err(unknown(name)),
+        }
+    }
+
+    /// Returns how all devices are, from counters.
+    pub(super) fn status(&self) -> Vec<DeviceStatus> {
+        let slots = self.slots.lock();
+        let served = slots.values().filter_map(|slot| match slot {
+            Slot::Served(served) => Some(served.status()),
+            Slot::Taken => None,
+        });
+        served.collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.lock().is_empty()
+    }
+}
+
+fn unknown(name: &str) -> Refusal {
+    let unknown = anyhow!("this worker does not serve the device {name}");
+    Refusal::new(Fault::Unknown, unknown)
+}
+
+impl ServedDevice {
+    fn status(&self) -> DeviceStatus {
+        let counts = self.export.lock().as_ref().map(|export| export.counts());
+        let Counts {
+            clients,
+            requests,
+            errors,
+            bytes_read,
+            bytes_written,
+        } = counts.unwrap_or_default();
+        let info = self.opened.device.info();
+        let cache = self.opened.cache.as_ref().map(|cache| cache.counts());
+        let cache = cache.unwrap_or_default();
+        DeviceStatus {
+            name: self.spec.name.clone(),
+            size: info.size,
+            writable: info.access == DeviceAccess::ReadWrite,
+            clients,
+            requests,
+            errors,
+            bytes_read,
+            bytes_written,
+            fetched_bytes: cache.fetched_bytes,
+            cached_bytes: cache.cached_bytes,
+        }
+    }
+
+    /// Ends the export, and makes durable what was written.
+    fn end(&self) -> anyhow::Result<()> {
+        let export = self.export.lock().take();
+        if let Some(export) = export {
+            export.stop();
+        }
+        Ok(self.opened.device.flush()?)
+    }
+}
