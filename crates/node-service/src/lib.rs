@@ -45,6 +45,7 @@ pub mod hostile;
 mod keep;
 mod learn;
 pub mod lesson;
+mod lost;
 mod make;
 mod metrics;
 mod mount_locks;

@@ -47,7 +47,11 @@ impl Owner {
         };
         for worker in former {
             let mounts = self.with_keys(&worker.mounts());
-            worker.replace();
+            if mounts.iter().all(|mount| mount.kernel_resends()) {
+                worker.replace();
+            } else {
+                worker.retire();
+            }
             let deadline = Instant::now() + SUCCESSION;
             for mount in mounts {
                 let again = || match mount.service() {

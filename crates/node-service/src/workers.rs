@@ -25,6 +25,7 @@ use rawio::pidfd::PidFd;
 
 use super::connector;
 use super::deaths::Cause;
+use super::owned::millis;
 use super::wire::{self, WorkerRequest, WorkerResponse};
 use host::run_dir::{RunDir, process_start};
 use node_api::spec::MountSpec;
@@ -42,6 +43,12 @@ const ENDING: Duration = Duration::from_secs(1);
 
 /// How long a worker may take to take the link by which it asks for connections.
 const LINK: Duration = Duration::from_secs(5);
+
+/// How long a worker that is replaced may take to answer what it has read: longer than a request may
+/// wait for a source.
+pub(crate) const RETIRE: Duration = Duration::from_secs(35);
+/// How long its response may take beyond that.
+const RESPONSE: Duration = Duration::from_secs(1);
 
 /// One worker.
 #[derive(Debug)]
@@ -150,6 +157,21 @@ impl Worker {
     /// Ends it because another program is to serve. It is no death that anybody counts.
     pub(crate) fn replace(&self) {
         self.replaced.store(true, SeqCst);
+        self.kill();
+    }
+
+    /// The same, after it has answered what it had read, if it does in time: for kernels that do not send
+    /// that again.
+    pub(crate) fn retire(&self) {
+        self.replaced.store(true, SeqCst);
+        let within_ms = millis(RETIRE);
+        let pid = self.process.pid;
+        log::info!("worker {pid} reads no more requests");
+        match self.ask(&WorkerRequest::Retire { within_ms }, RETIRE + RESPONSE) {
+            Ok(WorkerResponse::Done) => log::info!("worker {pid} has answered what it had read"),
+            Ok(other) => log::warn!("worker {pid} may leave requests unanswered: {other:?}"),
+            Err(error) => log::warn!("worker {pid} may leave requests unanswered: {error:#}"),
+        }
         self.kill();
     }
 
