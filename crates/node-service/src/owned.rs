@@ -259,7 +259,10 @@ impl Owned {
             return None;
         }
         state.service = Service::Nobody;
-        state.alone_since.get_or_insert(at);
+        // Its readers have waited since it read no more.
+        state
+            .alone_since
+            .get_or_insert(worker.retired_at().unwrap_or(at));
         if worker.is_replaced() {
             return Some(if state.deaths.alone() {
                 Verdict::Isolate(Duration::ZERO)

@@ -12,9 +12,9 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use confine::Identity;
@@ -67,6 +67,8 @@ pub(crate) struct Worker {
     current: AtomicBool,
     /// Was killed on purpose, to be replaced.
     replaced: AtomicBool,
+    /// Since when it reads no more requests, if it was told so.
+    retired_at: OnceLock<Instant>,
     /// Consecutive probes without a response.
     missed: AtomicU32,
 }
@@ -93,6 +95,7 @@ impl Worker {
             mounts: Mutex::new(Some(BTreeSet::new())),
             current: AtomicBool::new(true),
             replaced: AtomicBool::new(false),
+            retired_at: OnceLock::new(),
             missed: AtomicU32::new(0),
         })
     }
@@ -167,6 +170,7 @@ impl Worker {
         let within_ms = millis(RETIRE);
         let pid = self.process.pid;
         log::info!("worker {pid} reads no more requests");
+        self.retired_at.get_or_init(Instant::now);
         match self.ask(&WorkerRequest::Retire { within_ms }, RETIRE + RESPONSE) {
             Ok(WorkerResponse::Done) => log::info!("worker {pid} has answered what it had read"),
             Ok(other) => log::warn!("worker {pid} may leave requests unanswered: {other:?}"),
@@ -186,6 +190,11 @@ impl Worker {
         }
         self.replace();
         self.handle.ended_within(ENDING).unwrap_or(false)
+    }
+
+    /// Returns since when it reads no more requests, if it was told so.
+    pub(crate) fn retired_at(&self) -> Option<Instant> {
+        self.retired_at.get().copied()
     }
 
     pub(crate) fn is_replaced(&self) -> bool {
