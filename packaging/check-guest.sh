@@ -92,7 +92,13 @@ rounds() { wc -l <"/root/$1.rounds"; }
 for name in container unit; do within 60 test -s /root/$name.rounds; done
 say "reading"
 
-workers() { for pid in $(pgrep yolofs); do tr "\0" " " </proc/$pid/cmdline | grep -q " worker " && echo $pid; done | sort | tr "\n" " "; }
+processes() { # those of yolofs, whatever became of the file that they were started from
+    local exe
+    for exe in /proc/[0-9]*/exe; do
+        case $(readlink "$exe") in /usr/bin/yolofs*) basename "${exe%/exe}" ;; esac
+    done
+}
+workers() { for pid in $(processes); do tr "\0" " " </proc/$pid/cmdline | grep -q " worker " && echo $pid; done | sort | tr "\n" " "; }
 before=$(workers) node=$(systemctl show -P MainPID yolofs-node)
 dpkg --install /root/yolofs_*-2_*.deb || die "it cannot be upgraded"
 [ "$(systemctl show -P MainPID yolofs-node)" != "$node" ] || die "the node was not restarted"
@@ -112,7 +118,7 @@ systemctl stop yolofs@unit || die "yolofs@unit does not stop"
 rm -f /etc/yolofs/unit.env
 dpkg --remove yolofs || die "it cannot be removed"
 ! grep yolofs /proc/self/mounts || die "mounts are left"
-! pgrep -a yolofs || die "processes are left"
+[ -z "$(processes)" ] || die "processes are left: $(processes)"
 [ -z "$(systemctl list-units --all --no-legend --plain 'yolofs*' 'sandboxd*' 'nicfetch*' | grep -v not-found)" ] ||
     die "units are left: $(systemctl list-units --all --no-legend --plain 'yolofs*' 'sandboxd*')"
 dpkg --purge yolofs || die "it cannot be purged"

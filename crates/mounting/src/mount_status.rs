@@ -87,6 +87,7 @@ impl Parts {
             copies_failed: counters.copies_failed,
             late_answers: time.late,
             hung_threads: time.hung as u64,
+            in_hand: counters.in_hand,
             requests: counters
                 .by_kind()
                 .map(|(kind, count)| (kind.name().to_owned(), count))

@@ -120,6 +120,9 @@ pub struct ServedStatus {
     /// Threads that still wait for such a request.
     #[serde(default)]
     pub hung_threads: u64,
+    /// Requests that wait for the source now.
+    #[serde(default)]
+    pub in_hand: u64,
     /// Requests of the kernel, by kind.
     pub requests: BTreeMap<String, u64>,
 }

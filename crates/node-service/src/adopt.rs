@@ -101,6 +101,7 @@ impl Owner {
         let (adoption, held) = mount.adoption();
         let descriptors = mount.descriptors(&held);
         let beside = descriptors.in_order();
+        let served_before = !adoption.hello.answer.is_empty();
         let question = WorkerRequest::Adopt(Box::new(adoption));
         match worker.ask_with(&question, &beside, ADOPTION) {
             Ok((WorkerResponse::Adopted { hello }, _)) => {
@@ -115,6 +116,9 @@ impl Owner {
                     // It went while the worker was asked.
                     Some(_) if mount.is_leaving() => Self::tell_to_let_go(mount),
                     Some(_) => {}
+                }
+                if served_before {
+                    self.watch_for_lost([(Arc::clone(mount), Arc::clone(&worker))]);
                 }
                 Asked::Served
             }

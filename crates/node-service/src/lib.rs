@@ -51,6 +51,7 @@ pub mod hostile;
 mod keep;
 mod learn;
 pub mod lesson;
+mod lost;
 mod make;
 mod metrics;
 mod mount_locks;

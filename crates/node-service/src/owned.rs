@@ -4,9 +4,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Condvar, Mutex};
-use yolofs::Visible;
+use yolofs::{Hello, Visible};
 
 use super::deaths::{Cause, Deaths, Verdict};
 use super::descriptors::{KeptDescriptor, MountDescriptors};
@@ -110,6 +110,18 @@ impl Owned {
     /// Serves from another boot image from now on.
     pub(crate) fn set_spec(&self, spec: MountSpec) {
         self.state.lock().spec = spec;
+    }
+
+    /// Returns whether the kernel sends requests again that a dead worker had read: since Linux 6.9.
+    pub(crate) fn kernel_resends(&self) -> bool {
+        kernel_resends(&self.state.lock().hello)
+    }
+
+    /// Returns whether there are requests that no worker has read.
+    pub(crate) fn has_unread(&self) -> bool {
+        let mut unread = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
+        // Nothing is said of a device that cannot be asked.
+        poll(&mut unread, PollTimeout::ZERO) != Ok(0)
     }
 
     /// Returns which worker serves it.
@@ -247,7 +259,10 @@ impl Owned {
             return None;
         }
         state.service = Service::Nobody;
-        state.alone_since.get_or_insert(at);
+        // Its readers have waited since it read no more.
+        state
+            .alone_since
+            .get_or_insert(worker.retired_at().unwrap_or(at));
         if worker.is_replaced() {
             return Some(if state.deaths.alone() {
                 Verdict::Isolate(Duration::ZERO)
@@ -387,6 +402,11 @@ impl Owned {
             label: state.spec.label.clone(),
         }
     }
+}
+
+/// Returns whether the kernel of a handshake sends requests again that a server had read and not answered.
+pub(crate) fn kernel_resends(hello: &HelloBytes) -> bool {
+    Hello::from_parts(hello.request.clone(), None).is_ok_and(|hello| hello.resends())
 }
 
 /// Whole milliseconds, rounded up: a gap is never nothing.

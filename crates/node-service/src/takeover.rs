@@ -12,7 +12,7 @@ use super::adopt::QUICK;
 use super::descriptors::{KeptDescriptor, MountDescriptors};
 use super::device::Device;
 use super::keep::{self, Returned};
-use super::owned::Owned;
+use super::owned::{Owned, kernel_resends};
 use super::owner::Owner;
 use super::probe::{Statuses, ask_all};
 use super::wire::{WorkerRequest, WorkerResponse};
@@ -54,7 +54,7 @@ impl Owner {
             );
             worker.replace();
         }
-        let mut orphans = Vec::new();
+        let (mut orphans, mut served) = (Vec::new(), Vec::new());
         for instance in instances {
             let kept = returned
                 .remove(&MountIds::from(instance.mount).minor)
@@ -65,12 +65,18 @@ impl Owner {
             let serves = heard.mounts.contains_key(&instance.key);
             if let Some(worker) = worker.filter(|_| !serves) {
                 // It may be about to: two must never serve one mount.
-                worker.replace();
+                if kernel_resends(&instance.hello) {
+                    worker.replace();
+                } else {
+                    worker.retire();
+                }
             }
             let worker = worker.filter(|_| serves);
             match self.take_one(&instance, kept, worker, &heard) {
-                Ok(mount) if worker.is_none() => orphans.push(mount),
-                Ok(_) => {}
+                Ok(mount) => match worker {
+                    Some(worker) => served.push((mount, Arc::clone(worker))),
+                    None => orphans.push(mount),
+                },
                 Err(error) => {
                     let place = instance.spec.mountpoint.display();
                     log::error!("the mount on {place} is lost: {error:#}");
@@ -78,6 +84,8 @@ impl Owner {
                 }
             }
         }
+        // The node before may have died while it looked.
+        self.watch_for_lost(served);
         for minor in returned.into_keys() {
             log::warn!("the keeper had descriptors of an unknown mount");
             for kind in KeptDescriptor::ALL {

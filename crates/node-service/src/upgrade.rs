@@ -50,7 +50,11 @@ impl Owner {
         for worker in former {
             let keys = worker.keys();
             let (mounts, devices) = (self.with_keys(&keys), self.devices.with_keys(&keys));
-            worker.replace();
+            if mounts.iter().all(|mount| mount.kernel_resends()) {
+                worker.replace();
+            } else {
+                worker.retire();
+            }
             let succession = Succession {
                 former: &worker,
                 deadline: Instant::now() + SUCCESSION,

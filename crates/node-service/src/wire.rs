@@ -76,6 +76,12 @@ pub(crate) enum WorkerRequest {
     /// Has the node make connections to the block service from now on, on requests over the socket
     /// that is sent with this request.
     Connections,
+    /// Read no more requests of the kernel, and respond when all that were read are answered: another worker is to
+    /// serve. Those of earlier releases refuse.
+    Retire {
+        /// How long that may take.
+        within_ms: u64,
+    },
     /// Give the descriptors of a mount: the node has lost its own.
     Hand {
         /// The mount.
@@ -123,7 +129,7 @@ pub(crate) enum WorkerResponse {
     /// To [`WorkerRequest::Prewarm`].
     Prewarmed(PrewarmSummary),
     /// To [`WorkerRequest::Swap`], [`WorkerRequest::Heard`], [`WorkerRequest::LetGo`], [`WorkerRequest::Close`],
-    /// [`WorkerRequest::Connections`] and [`WorkerRequest::Detach`].
+    /// [`WorkerRequest::Connections`], [`WorkerRequest::Detach`] and [`WorkerRequest::Retire`].
     Done,
     /// To [`WorkerRequest::Hand`] and [`WorkerRequest::HandSocket`]: the descriptors travel beside the answer.
     Handed,

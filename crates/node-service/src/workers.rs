@@ -12,9 +12,9 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use confine::Identity;
@@ -25,6 +25,7 @@ use rawio::pidfd::PidFd;
 
 use super::connector;
 use super::deaths::Cause;
+use super::owned::millis;
 use super::wire::{self, WorkerRequest, WorkerResponse};
 use host::run_dir::{RunDir, process_start};
 use node_api::spec::MountSpec;
@@ -39,6 +40,12 @@ const ENDING: Duration = Duration::from_secs(1);
 
 /// How long a worker may take to take the link by which it asks for connections.
 const LINK: Duration = Duration::from_secs(5);
+
+/// How long a worker that is replaced may take to answer what it has read: longer than a request may
+/// wait for a source.
+pub(crate) const RETIRE: Duration = Duration::from_secs(35);
+/// How long its response may take beyond that.
+const RESPONSE: Duration = Duration::from_secs(1);
 
 /// One worker.
 #[derive(Debug)]
@@ -57,6 +64,8 @@ pub(crate) struct Worker {
     current: AtomicBool,
     /// Was killed on purpose, to be replaced.
     replaced: AtomicBool,
+    /// Since when it reads no more requests, if it was told so.
+    retired_at: OnceLock<Instant>,
     /// Consecutive probes without a response.
     missed: AtomicU32,
 }
@@ -83,6 +92,7 @@ impl Worker {
             mounts: Mutex::new(Some(BTreeSet::new())),
             current: AtomicBool::new(true),
             replaced: AtomicBool::new(false),
+            retired_at: OnceLock::new(),
             missed: AtomicU32::new(0),
         })
     }
@@ -150,6 +160,22 @@ impl Worker {
         self.kill();
     }
 
+    /// The same, after it has answered what it had read, if it does in time: for kernels that do not send
+    /// that again.
+    pub(crate) fn retire(&self) {
+        self.replaced.store(true, SeqCst);
+        let within_ms = millis(RETIRE);
+        let pid = self.process.pid;
+        log::info!("worker {pid} reads no more requests");
+        self.retired_at.get_or_init(Instant::now);
+        match self.ask(&WorkerRequest::Retire { within_ms }, RETIRE + RESPONSE) {
+            Ok(WorkerResponse::Done) => log::info!("worker {pid} has answered what it had read"),
+            Ok(other) => log::warn!("worker {pid} may leave requests unanswered: {other:?}"),
+            Err(error) => log::warn!("worker {pid} may leave requests unanswered: {error:#}"),
+        }
+        self.kill();
+    }
+
     /// Ends it if it has no mounts, and returns whether it has ended. It accepts no more then.
     pub(crate) fn end_if_idle(&self) -> bool {
         {
@@ -161,6 +187,11 @@ impl Worker {
         }
         self.replace();
         self.handle.ended_within(ENDING).unwrap_or(false)
+    }
+
+    /// Returns since when it reads no more requests, if it was told so.
+    pub(crate) fn retired_at(&self) -> Option<Instant> {
+        self.retired_at.get().copied()
     }
 
     pub(crate) fn is_replaced(&self) -> bool {

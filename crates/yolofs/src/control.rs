@@ -26,6 +26,19 @@ impl Control {
         Ok(Self(control.into()))
     }
 
+    /// Returns how many requests of the file system of this mount have no answer, whether or not a server has
+    /// read them. The same warning holds as for [`Control::end_switch`].
+    ///
+    /// # Errors
+    /// If there is no such file system (`ENOENT`), or the process may not.
+    pub fn waiting(&self, mount: MountIds) -> io::Result<u64> {
+        let name = format!("{}/waiting", mount.minor);
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let waiting = openat(&self.0, name.as_str(), flags, Mode::empty())?;
+        let waiting = io::read_to_string(File::from(waiting))?;
+        waiting.trim_end().parse().map_err(io::Error::other)
+    }
+
     /// Opens the switch that aborts the file system of this mount. It refers to this file system only, and does
     /// not keep it alive.
     ///

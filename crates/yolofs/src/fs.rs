@@ -11,6 +11,7 @@ mod demand;
 mod diversion;
 mod error;
 mod handles;
+mod in_hand;
 mod injected;
 mod ledger;
 mod names;
@@ -41,6 +42,7 @@ pub use names::{DirItem, Entry, Node, XattrReply};
 use counters::Tally;
 use demand::Demand;
 use diversion::Diversions;
+use in_hand::InHand;
 use injected::Injected;
 use recent::Recent;
 pub(crate) use sample::Sample;
@@ -130,6 +132,7 @@ pub struct FileSystem {
     sample: Sample,
     watched: Watched,
     demand: Arc<Demand>,
+    in_hand: Arc<InHand>,
     waiter: Option<Arc<dyn Waiter>>,
 }
 
@@ -158,6 +161,7 @@ impl FileSystem {
             sample: Sample::default(),
             watched: Watched::default(),
             demand: Arc::default(),
+            in_hand: Arc::default(),
             waiter: None,
         }
     }
@@ -291,6 +295,7 @@ impl FileSystem {
         let sample = self.sample.counts();
         counters.sampled_blocks = sample.held_back;
         counters.sampled_asked = sample.asked;
+        counters.in_hand = self.in_hand.count();
         counters
     }
 
@@ -323,6 +328,11 @@ impl FileSystem {
         let attr = self.current_attr(file).ok()?;
         let version = attr.version();
         (attr.kind == NodeKind::File).then_some(FileKey { file, version })
+    }
+
+    /// Returns the requests that wait for the source.
+    pub(crate) const fn in_hand(&self) -> &Arc<InHand> {
+        &self.in_hand
     }
 
     /// Counts a request without a handler here.

@@ -58,6 +58,7 @@ pub(crate) struct Adapter {
     readahead: Option<u32>,
     backings: Arc<Backings>,
     handles: Arc<Handles>,
+    state: Arc<State>,
 }
 
 thread_local! {
@@ -76,6 +77,7 @@ impl Adapter {
             fs,
             readahead,
             backings: Arc::default(),
+            state: Arc::clone(state),
         }
     }
 
@@ -417,6 +419,8 @@ impl Filesystem for Adapter {
     fn statfs(&self, _: &fuser::Request, _: INodeNo, reply: ReplyStatfs) {
         let ask = |fs: &FileSystem| fs.statfs();
         self.answer(reply, ask, || ask, give_space);
+        // The one request that the kernel never answers by itself: it reaches a thread that waits for one.
+        self.state.park_if_retiring();
     }
 
     fn getxattr(

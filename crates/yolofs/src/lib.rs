@@ -47,6 +47,8 @@ mod mount;
 mod notify;
 mod prewarm;
 mod serving;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod visible;
 mod walk;
 
@@ -59,7 +61,7 @@ pub use fs::{
 };
 pub use mount::{Mount, MountError, MountOptions};
 pub use prewarm::{Lock, PrewarmError, PrewarmOptions, PrewarmReport, Progress};
-pub use serving::{End, Ended, Predecessors, ServeOptions, Serving};
+pub use serving::{End, Ended, NotRetired, Predecessors, ServeOptions, Serving};
 pub use visible::{
     Busy, Itself, Layering, MountIds, MountTable, MountTarget, Mounter, Privileges, Readahead,
     Tried, Visible,

@@ -2,12 +2,13 @@
 //!
 //! A server may die at any moment. The holder of the device passes it to the next one, which
 //! agrees to the first handshake, takes over the requests that the dead one had read and not answered
-//! (the kernel sends them again on request), and continues. Open files have no state, files
+//! (the kernel sends them again on request since Linux 6.9), and continues. Open files have no state, files
 //! keep their numbers if the names are the same, and the files that changed are in a
 //! [ledger](crate::Ledger): users only notice a delay.
 
 mod again;
 mod invalidate;
+mod retire;
 mod session;
 mod state;
 
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use again::Predecessors;
+pub use retire::NotRetired;
 pub(crate) use state::{Inner, State};
 
 use crate::connection::{Connection, Hello};
@@ -105,6 +107,7 @@ pub struct Serving {
     invalidator: Option<Invalidator>,
     again: Option<Again>,
     session: Option<Session>,
+    threads: usize,
 }
 
 impl Serving {
@@ -142,7 +145,7 @@ impl Serving {
         );
         let agreed = Agreed::on(connection, adapter, options)?;
         let (hello, served_before) = (agreed.hello.clone(), agreed.served_before);
-        if served_before == ServedBefore::Yes {
+        if served_before == ServedBefore::Yes && hello.resends() {
             // Before anything is read, so that nothing is sent again that we have read ourselves.
             take_over(&notifier)?;
         }
@@ -160,6 +163,7 @@ impl Serving {
             invalidator,
             again,
             session: Some(session),
+            threads: options.threads.get(),
         })
     }
 

@@ -105,6 +105,10 @@ pub(super) fn run(
     run_dir: &RunDirArg,
 ) -> anyhow::Result<Outcome> {
     let Some(verb) = &args.verb else {
+        #[cfg(feature = "privileged")]
+        if std::env::var_os("YOLOFS_TEST_OLD_KERNEL").is_some() {
+            yolofs::testing::pretend_an_old_kernel();
+        }
         let settings = Settings {
             run_dir: run_dir.run_dir.clone(),
             state_dir: args.state_dir.clone(),

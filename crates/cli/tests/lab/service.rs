@@ -29,12 +29,31 @@ pub(crate) const WORKER_USER: &str = "65534:65534";
 pub(crate) struct Service<'a> {
     pub(crate) lab: &'a Lab,
     child: Option<Child>,
+    kernel: Kernel,
+}
+
+/// What the node takes the kernel for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kernel {
+    /// What it is.
+    Own,
+    /// One that sends no request again, as before Linux 6.9.
+    Old,
 }
 
 impl<'a> Service<'a> {
     /// Starts one with its directories in the lab, and waits until it answers.
     pub(crate) fn start(lab: &'a Lab) -> Self {
-        let mut service = Self { lab, child: None };
+        Self::start_on(lab, Kernel::Own)
+    }
+
+    /// The same, on a kernel of another age.
+    pub(crate) fn start_on(lab: &'a Lab, kernel: Kernel) -> Self {
+        let mut service = Self {
+            lab,
+            child: None,
+            kernel,
+        };
         service.start_again();
         service
     }
@@ -59,6 +78,7 @@ impl<'a> Service<'a> {
             .env("YOLOFS_LOG", "info")
             // A system call that the workers' list lacks ends them, and the test with them.
             .env("YOLOFS_CONFINE", "strict")
+            .envs((self.kernel == Kernel::Old).then_some(("YOLOFS_TEST_OLD_KERNEL", "1")))
             .env_remove("NOTIFY_SOCKET")
             .args(["node", "--run-dir"])
             .arg(self.lab.run_dir())

@@ -5,6 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use anyhow::{Context as _, anyhow, bail};
 use devices::OpenedImage;
@@ -257,6 +258,16 @@ impl Served {
     pub(super) fn let_go(&self) {
         self.prewarming.cancel();
         self.serving.let_go();
+    }
+
+    /// Reads no more requests, and returns when all that were read are answered.
+    ///
+    /// # Errors
+    /// If some may be left.
+    pub(super) fn retire(&self, deadline: Instant) -> anyhow::Result<()> {
+        self.prewarming.cancel();
+        let place = || self.spec.mountpoint.display().to_string();
+        self.serving.retire(deadline).with_context(place)
     }
 
     /// Returns descriptors for a node that has lost its own.

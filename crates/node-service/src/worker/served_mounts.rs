@@ -25,7 +25,7 @@ const CLOSE: Duration = Duration::from_secs(4);
 /// All mounts, by name.
 #[derive(Debug)]
 pub(super) struct ServedMounts {
-    slots: Mutex<BTreeMap<String, Slot>>,
+    slots: Mutex<Slots>,
     open: Arc<Open>,
     prewarms: Queue,
     over: Over,
@@ -33,6 +33,13 @@ pub(super) struct ServedMounts {
     connector: Option<Arc<dyn Connector>>,
     /// The caches of block images.
     images: Arc<Images>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    by_id: BTreeMap<String, Slot>,
+    /// Whether this process serves no more.
+    retired: bool,
 }
 
 #[derive(Debug)]
@@ -73,8 +80,15 @@ impl ServedMounts {
         handed: MountDescriptors,
     ) -> Result<Vec<u8>, Refusal> {
         let id = adoption.id.clone();
-        match self.slots.lock().entry(id.clone()) {
-            std::collections::btree_map::Entry::Vacant(slot) => slot.insert(Slot::Taken),
+        let mut slots = self.slots.lock();
+        if slots.retired {
+            let retired = anyhow!("this worker is being replaced");
+            return Err(Refusal::new(Fault::Conflict, retired));
+        }
+        match slots.by_id.entry(id.clone()) {
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                slot.insert(Slot::Taken);
+            }
             std::collections::btree_map::Entry::Occupied(slot) => {
                 return match slot.get() {
                     Slot::Served(served) => Ok(served.hello()),
@@ -84,7 +98,8 @@ impl ServedMounts {
                     }
                 };
             }
-        };
+        }
+        drop(slots);
         let place = Reservation { mounts: self, id };
         let open = Opened::note(&self.open, &place.id);
         let way = Way {
@@ -107,7 +122,7 @@ impl ServedMounts {
     /// # Errors
     /// If it is not served here.
     pub(super) fn get(&self, id: &str) -> Result<Arc<Served>, Refusal> {
-        match self.slots.lock().get(id) {
+        match self.slots.lock().by_id.get(id) {
             Some(Slot::Served(served)) => Ok(Arc::clone(served)),
             _ => {
                 let unknown = anyhow!("this worker does not serve mount {id}");
@@ -129,10 +144,47 @@ impl ServedMounts {
         Ok(())
     }
 
+    /// Reads no more requests of any mount, adopts no more, and returns when all that were read are answered.
+    ///
+    /// # Errors
+    /// If some may be left.
+    pub(super) fn retire(&self, deadline: Instant) -> Result<(), Refusal> {
+        let mut left = Vec::new();
+        let mut served = Vec::new();
+        {
+            let mut slots = self.slots.lock();
+            slots.retired = true;
+            for (id, slot) in &slots.by_id {
+                match slot {
+                    Slot::Served(mount) => served.push(Arc::clone(mount)),
+                    Slot::Taken => left.push(anyhow!("mount {id} is being adopted")),
+                }
+            }
+        }
+        // At the same time: the mounts of all are without a server until the last is ready.
+        let failed: Vec<_> = std::thread::scope(|scope| {
+            let retiring: Vec<_> = served
+                .iter()
+                .map(|mount| scope.spawn(|| mount.retire(deadline)))
+                .collect();
+            let joined = retiring.into_iter().map(|thread| {
+                let panicked = |_| Err(anyhow!("a thread panicked"));
+                thread.join().unwrap_or_else(panicked)
+            });
+            joined.filter_map(Result::err).collect()
+        });
+        left.extend(failed);
+        match left.into_iter().next() {
+            None => Ok(()),
+            Some(error) => Err(Refusal::new(Fault::Conflict, error)),
+        }
+    }
+
     /// Removes a mount whose session is over.
     pub(super) fn forget(&self, id: &str) {
         let mut slots = self.slots.lock();
         let over = slots
+            .by_id
             .extract_if(
                 id.to_owned()..=id.to_owned(),
                 |_, slot| matches!(slot, Slot::Served(served) if served.is_over()),
@@ -162,6 +214,7 @@ impl ServedMounts {
         let served: Vec<Arc<Served>> = {
             let slots = self.slots.lock();
             let asked = slots
+                .by_id
                 .iter()
                 .filter(|(id, _)| only.is_none_or(|only| only == *id));
             let served = asked.filter_map(|(_, slot)| match slot {
@@ -175,7 +228,7 @@ impl ServedMounts {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.slots.lock().is_empty()
+        self.slots.lock().by_id.is_empty()
     }
 }
 
@@ -188,7 +241,7 @@ struct Reservation<'a> {
 impl Reservation<'_> {
     fn fill(self, served: &Arc<Served>) {
         let slot = Slot::Served(Arc::clone(served));
-        let _taken = self.mounts.slots.lock().insert(self.id.clone(), slot);
+        let _taken = self.mounts.slots.lock().by_id.insert(self.id.clone(), slot);
         if served.is_over() {
             // It ended before it had a place to be taken out of.
             self.mounts.forget(&self.id);
@@ -199,8 +252,8 @@ impl Reservation<'_> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let mut slots = self.mounts.slots.lock();
-        if matches!(slots.get(&self.id), Some(Slot::Taken)) {
-            slots.remove(&self.id);
+        if matches!(slots.by_id.get(&self.id), Some(Slot::Taken)) {
+            slots.by_id.remove(&self.id);
         }
     }
 }

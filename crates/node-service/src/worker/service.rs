@@ -19,6 +19,7 @@ use super::served_mounts::ServedMounts;
 use crate::connector::NodeConnector;
 use crate::descriptors::MountDescriptors;
 use crate::wire::{Fault, WorkerRequest, WorkerResponse, WorkerStatus};
+use crate::workers::RETIRE;
 use host::admission::Admission;
 
 /// How long a question may take to arrive, and an answer to be taken.
@@ -126,6 +127,11 @@ impl WorkerContext {
                 }
                 WorkerRequest::Close { id } => {
                     self.mounts.close(&id)?;
+                    WorkerResponse::Done
+                }
+                WorkerRequest::Retire { within_ms } => {
+                    let within = Duration::from_millis(within_ms).min(RETIRE);
+                    self.mounts.retire(Instant::now() + within)?;
                     WorkerResponse::Done
                 }
                 WorkerRequest::Hand { id } => {

@@ -30,6 +30,9 @@ const INIT: u32 = 26;
 /// `FUSE_INIT_EXT`: the second word of abilities means something.
 const INIT_EXT: u32 = 1 << 30;
 
+/// `FUSE_HAS_RESEND`, in the second word of abilities: Linux 6.9.
+const HAS_RESEND: u32 = 1 << 7;
+
 /// Where things are in a request: `struct fuse_in_header` and `struct fuse_init_in`.
 mod request {
     pub(super) const OPCODE: usize = 4;
@@ -99,6 +102,10 @@ impl Hello {
         let len = nix::unistd::read(device, &mut request)?;
         request.truncate(len);
         request.shrink_to_fit();
+        #[cfg(feature = "testing")]
+        if crate::testing::kernel_is_old() {
+            mask(&mut request, request::MORE_ABILITIES, !HAS_RESEND);
+        }
         Ok(Self::from_parts(request, None)?)
     }
 
@@ -141,6 +148,15 @@ impl Hello {
     /// Returns the minor version of the kernel's protocol: the major one is 7.
     pub(crate) fn kernel_minor(&self) -> u32 {
         word(&self.request, request::MINOR).unwrap_or(0)
+    }
+
+    /// Returns whether the kernel sends requests again that a server had read and not answered, when the next
+    /// server asks for that: since Linux 6.9.
+    #[must_use]
+    pub fn resends(&self) -> bool {
+        let first = word(&self.request, request::ABILITIES).unwrap_or(0);
+        let more = word(&self.request, request::MORE_ABILITIES).unwrap_or(0);
+        first & INIT_EXT != 0 && more & HAS_RESEND != 0
     }
 
     /// Returns the request for a server: after the first response, only with the capabilities that the
@@ -328,6 +344,17 @@ mod tests {
         bytes[request::MINOR..][..4].copy_from_slice(&45_u32.to_ne_bytes());
         let hello = Hello::from_parts(bytes, None).unwrap();
         assert_eq!(hello.kernel_minor(), 45);
+    }
+
+    #[test]
+    fn an_old_kernel_does_not_resend() {
+        let resends = |first, more| {
+            let hello = Hello::from_parts(request(first, more), None).unwrap();
+            hello.resends()
+        };
+        assert!(resends(INIT_EXT, HAS_RESEND | 1));
+        assert!(!resends(INIT_EXT, !HAS_RESEND));
+        assert!(!resends(0, HAS_RESEND));
     }
 
     #[test]

@@ -136,6 +136,8 @@ pub struct Counters {
     pub sampled_blocks: u64,
     /// Of these, blocks that were requested.
     pub sampled_asked: u64,
+    /// Requests that wait for the source now.
+    pub in_hand: u64,
 }
 
 impl Counters {

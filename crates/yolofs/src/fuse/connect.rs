@@ -80,6 +80,7 @@ impl Connector {
                 Err(error) => log::error!("files are not found by their handles: {error}"),
             }
         }
+        self.state.naming(1);
         let refused = match &*answers {
             Some(answers) => answers.try_send(answer).err().map(|error| match error {
                 std::sync::mpsc::TrySendError::Full(answer)
@@ -89,6 +90,7 @@ impl Connector {
         };
         if let Some(refused) = refused {
             refused.reply.error(Errno::ESTALE);
+            self.state.naming(-1);
         }
     }
 
@@ -135,6 +137,7 @@ fn give(answers: &Receiver<PendingReply>, fs: &FileSystem, state: &State, namele
             }
         }
         held = known.ok();
+        state.naming(-1);
     }
 }
 
@@ -142,7 +145,7 @@ fn give(answers: &Receiver<PendingReply>, fs: &FileSystem, state: &State, namele
 /// that name.
 fn make_known(fs: &FileSystem, state: &State, file: FileId) -> io::Result<OwnedFd> {
     let gone = || io::Error::from(io::ErrorKind::NotFound);
-    let root = state.private().ok_or_else(gone)?;
+    let root = state.private_to_look_in().ok_or_else(gone)?;
     let path = fs.names().path(file).ok_or_else(gone)?;
     let mut at = root.as_fd().try_clone_to_owned()?;
     // Name by name: a path may be longer than the kernel takes at once.

@@ -16,7 +16,10 @@ use crate::fs::{FileSystem, FsError, ReadAnswer};
 pub(super) fn now<T>(fs: &FileSystem, ask: impl FnOnce() -> T) -> T {
     match fs.waiter() {
         Some(_) => prompt::now(ask),
-        None => ask(),
+        None => {
+            let _held = fs.in_hand().hold();
+            ask()
+        }
     }
 }
 
@@ -35,7 +38,8 @@ pub(super) fn over<R, T>(
         return give(reply, ask(fs)); // nothing is put off then
     };
     // Background work does not yield to who waits for the source: it may bring what he waits for.
-    let place = Arc::new(Mutex::new(Some(reply)));
+    let held = fs.in_hand().hold();
+    let place = Arc::new(Mutex::new(Some((reply, held))));
     let give = {
         let fs = Arc::clone(fs);
         move |reply, answer| {
@@ -49,14 +53,14 @@ pub(super) fn over<R, T>(
         move || {
             let answer = ask(&fs);
             let taken = place.lock().take();
-            if let Some(reply) = taken {
+            if let Some((reply, _held)) = taken {
                 give(reply, answer);
             }
         }
     };
     let late = move |error| {
         let taken = place.lock().take();
-        if let Some(reply) = taken {
+        if let Some((reply, _held)) = taken {
             give(reply, Err(FsError::Source(error)));
         }
     };
@@ -124,8 +128,10 @@ mod tests {
         );
         assert_eq!(answers.lock().len(), 0);
         assert!(fs.demand().is_idle());
+        assert_eq!(fs.counters().in_hand, 1);
         let work = std::mem::take(&mut *waiter.0.lock());
         work.into_iter().for_each(|work| work());
         assert_eq!(*answers.lock(), [("reply", Some(7))]);
+        assert_eq!(fs.counters().in_hand, 0);
     }
 }

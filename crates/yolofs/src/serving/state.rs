@@ -22,6 +22,12 @@ pub(crate) struct Inner {
     private: Option<Arc<OwnedFd>>,
     visible_gone: bool,
     session_end: Option<End>,
+    /// Whether this server is to read no more from the device.
+    retiring: bool,
+    /// Threads that read no more.
+    parked: usize,
+    /// Files that are looked up in the private mount before a request for their handle is answered.
+    named: isize,
 }
 
 impl Inner {
@@ -32,6 +38,16 @@ impl Inner {
 
     pub(crate) fn gone(&self) -> Option<()> {
         self.visible_gone.then_some(())
+    }
+
+    /// Returns whether no file is being given a name.
+    pub(crate) fn none_is_named(&self) -> Option<()> {
+        (self.named == 0).then_some(())
+    }
+
+    /// Returns whether so many threads read no more.
+    pub(crate) fn all_parked(&self, threads: usize) -> Option<()> {
+        (self.parked >= threads).then_some(())
     }
 
     pub(crate) fn session_end(&self) -> Option<End> {
@@ -75,6 +91,38 @@ impl State {
     /// Returns the root of the private mount, unless that was let go.
     pub(crate) fn private(&self) -> Option<Arc<OwnedFd>> {
         self.inner.lock().private.clone()
+    }
+
+    /// Returns the root of the private mount to look names up in, unless nobody is to: our threads, which
+    /// would answer, are about to stop.
+    pub(crate) fn private_to_look_in(&self) -> Option<Arc<OwnedFd>> {
+        let inner = self.inner.lock();
+        inner.private.clone().filter(|_| !inner.retiring)
+    }
+
+    /// Counts one more file that is given a name, or one less.
+    pub(crate) fn naming(&self, change: isize) {
+        self.inner.lock().named += change;
+        self.changed.notify_all();
+    }
+
+    /// Has threads that serve read no more after the next request for space (statfs).
+    pub(crate) fn retire(&self) {
+        self.inner.lock().retiring = true;
+    }
+
+    /// Keeps this thread from reading the next request, if it is to read no more.
+    pub(crate) fn park_if_retiring(&self) {
+        let mut inner = self.inner.lock();
+        if !inner.retiring {
+            return;
+        }
+        inner.parked += 1;
+        self.changed.notify_all();
+        // Until the connection is over for us, which is when the process ends.
+        while inner.session_end.is_none() {
+            self.changed.wait(&mut inner);
+        }
     }
 
     /// Gives the root of the private mount. Somebody may have been quick to unmount: then it is

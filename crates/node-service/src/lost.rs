@@ -1,0 +1,185 @@
+//! Requests that a dead worker took with it, on kernels that do not send them again (before Linux 6.9).
+//!
+//! Who waits for such a request waits for ever, and no signal ends that. So a mount that has some is given up.
+//! The kernel counts the requests without an answer: those that a worker has in its hand, those that
+//! nobody has read, and those that are lost.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use yolofs::Control;
+
+use super::adopt::QUICK;
+use super::owned::{Owned, Service};
+use super::owner::Owner;
+use super::wire::{WorkerRequest, WorkerResponse};
+use super::workers::Worker;
+
+/// The time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// So many looks that find a lost request, and none that finds nothing, are enough: 5 s at least. A
+/// single one may see a request that is on its way.
+const LOOKS: u32 = 50;
+
+/// What one look finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// All requests that wait are in the worker's hand.
+    Nothing,
+    /// A request is in nobody's hand.
+    Lost,
+    /// The mount is too busy to tell.
+    Unclear,
+}
+
+/// What a worker has done, and what it does.
+#[derive(Debug, PartialEq, Eq)]
+struct Work {
+    /// The requests that it has read, by kind.
+    read: BTreeMap<String, u64>,
+    /// The requests that it has not answered.
+    in_hand: u64,
+}
+
+/// A mount that is watched.
+struct Suspect {
+    mount: Arc<Owned>,
+    worker: Arc<Worker>,
+    /// How many looks found a lost request.
+    looks: u32,
+}
+
+impl Owner {
+    /// Watches mounts that another worker served before, each with its worker, until it is known whether requests were
+    /// lost, and gives those up that have some. Nothing is lost on kernels that send them again.
+    pub(crate) fn watch_for_lost(
+        &self,
+        mounts: impl IntoIterator<Item = (Arc<Owned>, Arc<Worker>)>,
+    ) {
+        let old = mounts
+            .into_iter()
+            .filter(|(mount, _)| !mount.kernel_resends());
+        let suspects: Vec<_> = old
+            .map(|(mount, worker)| Suspect {
+                mount,
+                worker,
+                looks: 0,
+            })
+            .collect();
+        if suspects.is_empty() {
+            return;
+        }
+        let owner = self.me.clone();
+        let watching = std::thread::Builder::new().name("watch-lost".to_owned());
+        if let Err(error) = watching.spawn(move || watch(&owner, suspects)) {
+            log::error!("nobody looks for lost requests: {error}");
+        }
+    }
+}
+
+fn watch(owner: &Weak<Owner>, mut suspects: Vec<Suspect>) {
+    let control = match Control::open() {
+        Ok(control) => control,
+        Err(error) => return log::error!("nobody looks for lost requests: {error}"),
+    };
+    loop {
+        let Some(owner) = owner.upgrade() else { return };
+        suspects.retain_mut(|suspect| suspect.stays_one(&owner, &control));
+        drop(owner);
+        if suspects.is_empty() {
+            return;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+impl Suspect {
+    /// Looks once, and returns whether to look again. If another worker serves the mount, that one is watched anew.
+    fn stays_one(&mut self, owner: &Owner, control: &Control) -> bool {
+        let (mount, worker) = (&self.mount, &self.worker);
+        let served = matches!(mount.service(), Service::By(its) if Arc::ptr_eq(&its, worker));
+        if !served || mount.is_over() {
+            return false;
+        }
+        match look(control, mount, worker) {
+            Ok(Found::Nothing) => {
+                log::info!("{}: no request was lost", mount.id);
+                return false;
+            }
+            Ok(Found::Lost) => self.looks += 1,
+            Ok(Found::Unclear) => {}
+            // Its death, and its silence, are seen elsewhere.
+            Err(error) => log::debug!("{}: {error:#}", mount.id),
+        }
+        if self.looks < LOOKS {
+            return true;
+        }
+        owner.give_up(
+            mount,
+            "a worker died with requests that it had read, and this kernel does not send them \
+             again (Linux 6.9 and newer do): mount it again",
+        );
+        false
+    }
+}
+
+fn look(control: &Control, mount: &Owned, worker: &Worker) -> anyhow::Result<Found> {
+    let before = work(mount, worker)?;
+    let waiting = control
+        .waiting(mount.visible.ids())
+        .context("reading how many requests wait")?;
+    let unread = mount.has_unread();
+    let after = work(mount, worker)?;
+    let steady = before == after;
+    Ok(found(waiting, &before, unread, steady))
+}
+
+fn found(waiting: u64, work: &Work, unread: bool, steady: bool) -> Found {
+    match waiting {
+        0 => Found::Nothing,
+        _ if !steady => Found::Unclear,
+        _ if waiting <= work.in_hand => Found::Nothing,
+        _ if unread => Found::Unclear,
+        _ => Found::Lost,
+    }
+}
+
+fn work(mount: &Owned, worker: &Worker) -> anyhow::Result<Work> {
+    let question = WorkerRequest::Status {
+        id: Some(mount.key.clone()),
+    };
+    let status = match worker.ask(&question, QUICK)? {
+        WorkerResponse::Status(status) => status.mounts.into_iter().next(),
+        other => bail!("unexpected response of its worker: {other:?}"),
+    };
+    let served = status.and_then(|status| status.served);
+    let served = served.context("its worker does not tell of it")?;
+    Ok(Work {
+        read: served.requests,
+        in_hand: served.in_hand,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_nobodys_hand_is_lost() {
+        let work = |in_hand| Work {
+            read: BTreeMap::new(),
+            in_hand,
+        };
+        assert_eq!(found(0, &work(0), false, true), Found::Nothing);
+        assert_eq!(found(0, &work(1), true, false), Found::Nothing);
+        assert_eq!(found(2, &work(2), false, true), Found::Nothing);
+        assert_eq!(found(1, &work(0), false, true), Found::Lost);
+        assert_eq!(found(3, &work(2), false, true), Found::Lost);
+        // One that comes in, one that nobody has read, or a worker that went on meanwhile.
+        assert_eq!(found(3, &work(2), true, true), Found::Unclear);
+        assert_eq!(found(3, &work(2), false, false), Found::Unclear);
+        assert_eq!(found(2, &work(2), false, false), Found::Unclear);
+    }
+}
