@@ -16,10 +16,11 @@ use blocks::{
 use blockservice::client::{NicCache, NicSource, Origin, Planned};
 use blockservice::identity::Access;
 use blockservice::service::Limits;
-use blockservice::wire::Priority;
+use blockservice::wire::{Message, Priority, Status};
 use chunks::index::{CHUNK_BYTES, ZEROS};
 use chunks::testing::MemStore;
 use chunks::{ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats, Stored};
+use rig::raw::Raw;
 use rig::{Rig, SIZES, connected, content, sample, until};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -505,14 +506,29 @@ fn beyond_the_window_the_answer_is_busy_and_nobody_else_suffers() {
     rig.start(Access::open(), limits);
     let client = rig.client("vm", None);
     connected(&client);
-    // All at once is more than the window; one after the other is not. How many are asked for at
-    // once is for the scheduler to say.
-    until("something is beyond the window", || {
-        let remote = client.open(b"one", None, |_| None).unwrap();
-        let at_once = remote.fetch(0..15, Priority::Demand, LONG);
-        assert!(at_once.iter().any(Option::is_some));
-        rig.stats().refused > 0
+    // All at once is more than the window; one after the other is not.
+    let mut raw = Raw::connect(&rig, "other");
+    let handle = raw.open("one");
+    let read = Message::Read {
+        handle,
+        priority: Priority::Demand,
+        deadline_ms: 0,
+        chunks: (0..15).collect(),
+    };
+    raw.send(1000, read, Vec::new()).unwrap();
+    let answers: Vec<_> = (0..15).map(|_| raw.hear().unwrap().message).collect();
+    let busy = answers.iter().filter(|answer| {
+        matches!(
+            answer,
+            Message::Chunk {
+                status: Status::Busy,
+                ..
+            }
+        )
     });
+    let busy = busy.count();
+    assert!((1..15).contains(&busy), "{answers:?}");
+    assert!(rig.stats().refused > 0);
     let remote = client.open(b"one", None, |_| None).unwrap();
     let source = NicSource::new(remote, None, None, LONG);
     read_all(&sample, &source, 1);
