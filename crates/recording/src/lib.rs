@@ -1,7 +1,7 @@
 //! Recording a boot, of a command on a directory tree or a disk image or of a virtual machine ([`tree_recording`],
 //! [`machine`]), or of a container image ([`image_recording`]): the workload that is started ([`workload`], [`sandbox`], the engines), when it counts as
 //! ready ([`until`]), where what it read is kept ([`keep`](mod@keep)), and what is undone behind a recorder that was
-//! killed ([`undo`]). What a recording brings on this machine is measured in [`bench`].
+//! killed ([`undo`]). What a recording brings on this machine is measured in [`mod@bench`].
 //!
 //! A recorder executes its own program again: as `__enter`, `__init` and `__exec` (see [`sandbox`]), as `__guard`
 //! ([`undo::guard`]) and as `unpack-image` ([`unpack`](mod@unpack)). A program that records must have these commands.
