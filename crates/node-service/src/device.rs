@@ -9,7 +9,8 @@ use blockexport::Place;
 use parking_lot::{Condvar, Mutex};
 
 use super::deaths::{Cause, Deaths, Verdict};
-use super::owned::{Service, millis};
+use super::gap::millis;
+use super::owned::Service;
 use super::workers::Worker;
 use node_api::device::{DeviceSpec, DeviceStatus, DeviceView};
 use node_api::mount_state::MountState;

@@ -45,6 +45,7 @@ mod drain;
 mod drift;
 mod few;
 mod file_devices;
+mod gap;
 mod guard;
 #[cfg(feature = "testing")]
 pub mod hostile;

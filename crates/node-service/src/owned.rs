@@ -10,6 +10,7 @@ use yolofs::{Hello, Visible};
 
 use super::deaths::{Cause, Deaths, Verdict};
 use super::descriptors::{KeptDescriptor, MountDescriptors};
+use super::gap::millis;
 use super::wire::Adoption;
 use super::workers::Worker;
 use node_api::mount_state::{MountMode, MountState};
@@ -407,9 +408,4 @@ impl Owned {
 /// Returns whether the kernel of a handshake sends requests again that a server had read and not answered.
 pub(crate) fn kernel_resends(hello: &HelloBytes) -> bool {
     Hello::from_parts(hello.request.clone(), None).is_ok_and(|hello| hello.resends())
-}
-
-/// Whole milliseconds, rounded up: a gap is never nothing.
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }

@@ -25,7 +25,7 @@ use rawio::pidfd::PidFd;
 
 use super::connector;
 use super::deaths::Cause;
-use super::owned::millis;
+use super::gap::millis;
 use super::wire::{self, WorkerRequest, WorkerResponse};
 use host::run_dir::{RunDir, process_start};
 use node_api::spec::MountSpec;
