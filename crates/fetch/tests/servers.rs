@@ -65,6 +65,29 @@ fn who_lies_is_left_for_a_while_and_its_stream_is_brought_by_another() {
     assert!(!requests.is_empty() && requests.iter().all(|peer| *peer == other));
     assert!(!engine.is_up(liar) && engine.any_up());
     assert_eq!(engine.peer_counts(liar).wrong, 1);
+    // The other one brings all of them: if it went silent, the liar would be asked before its pause is over.
+    let mut now = 22 * MS;
+    let mut todo = left;
+    while !todo.is_empty() {
+        for action in todo {
+            let Action::Request {
+                peer,
+                request,
+                pieces,
+                ..
+            } = action
+            else {
+                continue;
+            };
+            for piece in pieces {
+                let via = Via::Request(request);
+                let arrival = engine.on_piece(now, peer, via, piece.key, Outcome::Here, CHUNK);
+                assert_eq!(arrival, Arrival::First);
+            }
+        }
+        now += MS;
+        todo = actions(&mut engine, now);
+    }
     // After the pause, and not before.
     let _early = actions(&mut engine, 1020 * MS);
     assert!(!engine.is_up(liar));
