@@ -14,6 +14,7 @@ mod record;
 pub(crate) mod registry;
 mod report;
 pub(crate) mod stacks;
+mod start_args;
 mod verify;
 
 use std::process::ExitCode;

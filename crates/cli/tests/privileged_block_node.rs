@@ -150,6 +150,32 @@ fn privileged_block_devices_come_and_go_and_twice_is_once() {
     assert_eq!(records, 0, "nothing is desired");
 }
 
+/// What cannot be attached again after a restart is shown, and can be detached: it does not come back.
+#[test]
+fn privileged_block_a_device_that_is_lost_can_be_detached() {
+    let lab = Lab::new();
+    let mut service = Service::start(&lab);
+    let (image, _) = disk(&lab, "disk.raw", 1);
+    let place = lab.make_dir("place");
+    attach(&lab, &image, place.to_str().unwrap(), &["--mount"]);
+    let name = lab::json(lab.yolofs().args(["block", "status", "--json"]))[0]["name"].clone();
+    let name = name.as_str().unwrap();
+    let aside = lab.path("aside.raw");
+    service.kill_all();
+    fs::rename(&image, &aside).unwrap();
+    service.start_again();
+    until("the device to be shown as failed", || {
+        device(&lab, name)["state"] == "failed"
+    });
+    ok(lab.yolofs().args(["block", "detach", name]));
+    assert!(device(&lab, name).is_null());
+    let records = fs::read_dir(lab.path("state/devices")).unwrap().count();
+    assert_eq!(records, 0, "it is still desired");
+    fs::rename(&aside, &image).unwrap();
+    attach(&lab, &image, place.to_str().unwrap(), &["--mount"]);
+    ok(lab.yolofs().args(["block", "detach", name]));
+}
+
 /// A client that reconnects has all that it has flushed, whatever is killed meanwhile: the worker, the node, and
 /// all processes at once.
 #[test]

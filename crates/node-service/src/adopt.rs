@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use yolofs::{Busy, Readahead};
 
+use super::asked::Asked;
 use super::deaths::{Cause, Verdict};
 use super::few::few_at_a_time;
 use super::owned::{Owned, Service};
 use super::owner::Owner;
-use super::wire::{Fault, WorkerRequest, WorkerResponse};
+use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
 use node_api::control::NodeError;
 
@@ -29,20 +30,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long the unmount of a mount that was given up may take.
 const UNMOUNT: Duration = Duration::from_secs(5);
-
-/// What became of asking one worker.
-enum Asked {
-    /// The worker serves the mount.
-    Served,
-    /// The worker died or hangs; the handler of its death takes care of the mount.
-    Lost,
-    /// The worker refused.
-    Refused(Fault, String),
-    /// No worker could be found or started.
-    NoWorker(anyhow::Error),
-    /// The session of the mount is over.
-    Over,
-}
 
 impl Owner {
     /// Has a mount served for the first time.

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 
+use super::asked::Asked;
 use super::deaths::{Cause, Verdict};
 use super::device::Device;
 use super::few::few_at_a_time;
 use super::owned::Service;
 use super::owner::Owner;
 use super::probe::ask_all;
-use super::wire::{Fault, WorkerRequest, WorkerResponse};
+use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
 use node_api::control::NodeError;
 use node_api::device::DeviceView;
@@ -30,20 +31,6 @@ const REFUSALS: u32 = 20;
 /// The pause after the first refusal, or when no worker can be started; it doubles each time.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// What became of asking one worker.
-enum Asked {
-    /// It serves.
-    Served,
-    /// It died or hangs: what follows its death takes care of the device.
-    Lost,
-    /// It said no.
-    Refused(Fault, String),
-    /// There is none to be asked.
-    NoWorker(anyhow::Error),
-    /// The device is over.
-    Over,
-}
 
 impl Owner {
     /// Has a device served for the first time.

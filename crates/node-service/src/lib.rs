@@ -34,6 +34,7 @@
 
 mod adopt;
 pub mod api;
+mod asked;
 mod attach;
 mod connector;
 mod deaths;

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::engine_args::EngineArgs;
 use super::report::page_about;
+use super::start_args::StartArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, complain, duration, print, table};
 use crate::run_dir_arg::RunDirArg;
@@ -62,25 +63,8 @@ pub(super) struct BenchArgs {
     /// Write the page of bootimg report about it, with these times, to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Do not change the command's root: it gets the path of the source in $YOLOFS_MNT
-    #[arg(long)]
-    no_chroot: bool,
-    /// Options for the engine's run command, in one piece or several
-    #[arg(
-        long,
-        value_name = "ARGS",
-        allow_hyphen_values = true,
-        help_heading = "Images"
-    )]
-    run_args: Vec<String>,
-    /// Options for QEMU, in one piece or several; they replace defaults of ours
-    #[arg(
-        long,
-        value_name = "ARGS",
-        allow_hyphen_values = true,
-        help_heading = "Machines"
-    )]
-    qemu_args: Vec<String>,
+    #[command(flatten)]
+    start: StartArgs,
     #[command(flatten)]
     engines: EngineArgs,
     #[command(flatten)]
@@ -129,14 +113,16 @@ impl BenchArgs {
             Located::Path => tree(&self.tree_bench(self.source.clone(), self.boot.clone())?),
             Located::Image(name) => {
                 ensure!(
-                    self.boot == BootChoice::Auto && !self.no_chroot && self.qemu_args.is_empty(),
+                    self.boot == BootChoice::Auto
+                        && !self.start.no_chroot
+                        && self.start.qemu_args.is_empty(),
                     "--boot, --no-chroot and --qemu-args are for directories and disk images"
                 );
                 let request = ImageRequest {
                     name,
                     until: self.until.clone(),
                     runs: self.run_settings(),
-                    run_options: self.run_args.clone(),
+                    run_options: self.start.run_args.clone(),
                     earlier: Earlier::United,
                     engines: self.engines.engines(),
                     scratch: self.engines.scratch.clone(),
@@ -160,7 +146,7 @@ impl BenchArgs {
 
     fn tree_bench(&self, source: PathBuf, boot: BootChoice) -> anyhow::Result<TreeBench> {
         ensure!(
-            self.run_args.is_empty() && self.qemu_args.is_empty(),
+            self.start.run_args.is_empty() && self.start.qemu_args.is_empty(),
             "--run-args are for container images, and --qemu-args for vm:IMAGE: {} is neither",
             source.display()
         );
@@ -170,7 +156,7 @@ impl BenchArgs {
         let request = TreeRequest {
             source,
             machine: None,
-            root: match self.no_chroot {
+            root: match self.start.no_chroot {
                 true => CommandRoot::Host,
                 false => CommandRoot::Recorded,
             },
@@ -183,14 +169,14 @@ impl BenchArgs {
 
     fn machine_bench(&self, source: PathBuf) -> anyhow::Result<TreeBench> {
         ensure!(
-            self.command.is_empty() && self.run_args.is_empty() && !self.no_chroot,
+            self.command.is_empty() && self.start.run_args.is_empty() && !self.start.no_chroot,
             "a machine boots by itself: give options for it with --qemu-args"
         );
         let until = self.until.clone();
         let until = until.filter(|until| !matches!(until, Until::Healthy(_)));
         let request = TreeRequest {
             source,
-            machine: Some(Machine::new(&self.qemu_args)?),
+            machine: Some(Machine::new(&self.start.qemu_args)?),
             root: CommandRoot::Host,
             until: until.context(
                 "say when the machine is ready (--until line:REGEX, ssh, agent or qmp:EVENT): nobody can see \

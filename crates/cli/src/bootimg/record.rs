@@ -9,6 +9,7 @@ use engine::ImageName;
 
 use super::engine_args::EngineArgs;
 use super::keep::{KeepArgs, kept_text, similarity_text};
+use super::start_args::StartArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, complain, count, duration, percent, print};
 use crate::run_dir_arg::RunDirArg;
@@ -72,25 +73,8 @@ pub(super) struct RecordArgs {
     /// Number of runs to record; the boot image notes how many of them read each block
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     runs: u16,
-    /// Do not change the command's root: it gets the path of the mount in $YOLOFS_MNT
-    #[arg(long)]
-    no_chroot: bool,
-    /// Options for the engine's run command, in one piece or several
-    #[arg(
-        long,
-        value_name = "ARGS",
-        allow_hyphen_values = true,
-        help_heading = "Images"
-    )]
-    run_args: Vec<String>,
-    /// Options for QEMU, in one piece or several; they replace defaults of ours
-    #[arg(
-        long,
-        value_name = "ARGS",
-        allow_hyphen_values = true,
-        help_heading = "Machines"
-    )]
-    qemu_args: Vec<String>,
+    #[command(flatten)]
+    start: StartArgs,
     /// Forget what earlier recordings needed of the image's layers
     #[arg(long, help_heading = "Images")]
     fresh: bool,
@@ -159,13 +143,16 @@ pub(super) fn unpack(args: &UnpackArgs) -> anyhow::Result<Outcome> {
 impl RecordArgs {
     /// Refuses what only images have.
     fn tree_request(&self) -> anyhow::Result<TreeRequest> {
-        ensure!(self.qemu_args.is_empty(), "--qemu-args are for vm:IMAGE");
+        ensure!(
+            self.start.qemu_args.is_empty(),
+            "--qemu-args are for vm:IMAGE"
+        );
         ensure!(
             !self.command.is_empty(),
             "a directory or a disk image needs a command: bootimg record SOURCE -- COMMAND"
         );
         ensure!(
-            self.run_args.is_empty() && !self.fresh,
+            self.start.run_args.is_empty() && !self.fresh,
             "--run-args and --fresh are for container images, and {} is none",
             self.source.display()
         );
@@ -180,7 +167,7 @@ impl RecordArgs {
         Ok(TreeRequest {
             source: self.source.clone(),
             machine: None,
-            root: if self.no_chroot {
+            root: if self.start.no_chroot {
                 CommandRoot::Host
             } else {
                 CommandRoot::Recorded
@@ -198,10 +185,13 @@ impl RecordArgs {
         interrupt: &Interrupt,
     ) -> anyhow::Result<TreeRequest> {
         ensure!(
-            self.command.is_empty() && self.run_args.is_empty() && !self.fresh && !self.no_chroot,
+            self.command.is_empty()
+                && self.start.run_args.is_empty()
+                && !self.fresh
+                && !self.start.no_chroot,
             "a machine boots by itself: give options for it with --qemu-args"
         );
-        let machine = Machine::new(&self.qemu_args)?;
+        let machine = Machine::new(&self.start.qemu_args)?;
         let source = match machine::convert(&image, interrupt)? {
             Some(made) => {
                 let (from, to, format) = (made.from.display(), made.to.display(), made.format);
@@ -237,7 +227,7 @@ impl RecordArgs {
     /// Refuses what images do not have.
     fn image_request(&self, name: ImageName) -> anyhow::Result<ImageRequest> {
         ensure!(
-            !self.keep.are_given() && !self.no_chroot && self.qemu_args.is_empty(),
+            !self.keep.are_given() && !self.start.no_chroot && self.start.qemu_args.is_empty(),
             "--name, --out, --no-chroot and --qemu-args are for directories and disk images: the boot images of a \
              container image are named after its layers"
         );
@@ -250,7 +240,7 @@ impl RecordArgs {
             name,
             until: self.until.clone(),
             runs: self.run_settings(),
-            run_options: self.run_args.clone(),
+            run_options: self.start.run_args.clone(),
             earlier: if self.fresh {
                 Earlier::Forgotten
             } else {
