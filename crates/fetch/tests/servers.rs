@@ -132,3 +132,83 @@ fn silence_is_that_of_the_server_that_does_best() {
     engine.on_peer_lost(51 * MS, other);
     assert_eq!(engine.silence(61 * MS), 60 * MS);
 }
+
+/// How many pieces each peer is asked for.
+fn requested(actions: &[Action<u32>], of: Peer) -> usize {
+    let pieces = |action: &Action<u32>| match action {
+        Action::Request { peer, pieces, .. } if *peer == of => pieces.len(),
+        _ => 0,
+    };
+    actions.iter().map(pieces).sum()
+}
+
+fn stalled(actions: &[Action<u32>], of: Peer) -> bool {
+    actions.contains(&Action::Stalled { peer: of })
+}
+
+#[test]
+fn a_silent_server_is_left_soon_once_another_one_comes() {
+    let silent_at = |other_comes: bool| {
+        let mut engine = Engine::new(Config::default());
+        let [silent, other] = [0, 1].map(|server| engine.add_peer(Server(server), Lane::Any));
+        engine.on_peer_up(Duration::ZERO, silent, Some(20 * MS));
+        assert_eq!(asked(&mut engine, MS, 1), Some(silent));
+        if other_comes {
+            engine.on_peer_up(10 * MS, other, Some(20 * MS));
+        }
+        let mut looks = (10..2000).map(|ms| ms * MS);
+        looks.find(|now| stalled(&actions(&mut engine, *now), silent))
+    };
+    let (alone, beside) = (silent_at(false).unwrap(), silent_at(true).unwrap());
+    assert!(alone >= 500 * MS, "{alone:?}");
+    assert!(beside < 200 * MS, "{beside:?}");
+}
+
+#[test]
+fn all_lines_to_a_silent_server_are_left_at_once() {
+    let mut engine = Engine::new(Config::default());
+    let lines = [Lane::Demand, Lane::Background].map(|lane| engine.add_peer(Server(0), lane));
+    let other = engine.add_peer(Server(1), Lane::Any);
+    for peer in [lines[0], lines[1], other] {
+        engine.on_peer_up(Duration::ZERO, peer, Some(20 * MS));
+    }
+    engine.promised(MS, lines[1], StreamId(1), &pieces(0..100));
+    engine.want(MS, &pieces(0..100), Priority::Plan, 60_000 * MS);
+    assert_eq!(engine.poll(MS), None);
+    // Nobody has asked the first line for anything, so that its silence alone says nothing.
+    let mut looks = (2..1000).map(|ms| actions(&mut engine, ms * MS));
+    let left = looks
+        .find(|actions| stalled(actions, lines[1]))
+        .expect("the line that owes a stream is left");
+    assert!(stalled(&left, lines[0]), "{left:?}");
+    assert!(!stalled(&left, other));
+}
+
+#[test]
+fn who_takes_over_begins_with_the_rate_of_the_other_line() {
+    let taken_over = |was_measured: bool| {
+        let mut engine = Engine::new(Config::default());
+        let [first, second] = [0, 1].map(|server| engine.add_peer(Server(server), Lane::Any));
+        for peer in [first, second] {
+            engine.on_peer_up(Duration::ZERO, peer, Some(20 * MS));
+        }
+        engine.promised(MS, first, StreamId(1), &pieces(0..400));
+        engine.want(MS, &pieces(0..400), Priority::Plan, 60_000 * MS);
+        let _nothing = actions(&mut engine, MS);
+        let mut now = 20 * MS;
+        if was_measured {
+            // 64 MB a second.
+            for key in 0..200 {
+                now += MS;
+                let via = Via::Stream(StreamId(1));
+                let _arrival = engine.on_piece(now, first, via, key, Outcome::Here, CHUNK);
+                let _done = actions(&mut engine, now);
+            }
+        }
+        engine.on_peer_lost(now, first);
+        requested(&actions(&mut engine, now), second)
+    };
+    let (blind, knowing) = (taken_over(false), taken_over(true));
+    assert!(blind > 0);
+    assert!(knowing > 2 * blind, "{knowing} and {blind}");
+}
