@@ -41,6 +41,42 @@ fn same(source: &Path, mountpoint: &Path) {
     ok(Command::new("diff").arg("-r").args([source, mountpoint]));
 }
 
+/// A worker that cannot tell whether the one before has ended may serve what that one injects late.
+fn assert_waits_for_earlier_workers(lab: &Lab) {
+    let log = fs::read_to_string(lab.path("node.log")).unwrap();
+    assert!(!log.contains("cannot wait for the end"), "{log}");
+}
+
+/// The cache that a mount has by default is enough for the second start of an image.
+#[test]
+fn privileged_the_second_start_by_the_node_asks_a_block_service_for_nothing() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let source = imported(&service);
+    let nic = Nic::start(&lab);
+    let mount = |name: &str| {
+        let mountpoint = lab.make_dir(name);
+        let mut command = lab.yolofs();
+        command.arg("mount").args(["--nic", &nic.address]);
+        command.env("YOLOFS_NIC_CACHE", lab.path("cache"));
+        ok(command.arg("nic:tree").arg(&mountpoint));
+        assert!(service.listed(&mountpoint).is_some(), "it is the node's");
+        mountpoint
+    };
+    let first = mount("first");
+    same(&source, &first);
+    assert!(nic_of(&service, &first)["chunks"].as_u64().unwrap() >= 24);
+    lab.umount(&first);
+    let second = mount("second");
+    same(&source, &second);
+    let said = nic_of(&service, &second);
+    assert_eq!(said["chunks"], 0, "{said}");
+    nic.kill();
+    same(&source, &second);
+    lab.umount(&second);
+    assert_waits_for_earlier_workers(&lab);
+}
+
 /// The node connects its worker to both, whose sockets the worker may not reach.
 #[test]
 fn privileged_readers_read_on_from_the_other_service_when_one_dies() {
@@ -137,6 +173,7 @@ fn privileged_the_node_asks_a_block_service_beside_a_disk() {
     service.kill_worker(&mountpoint, Signal::SIGKILL);
     same(&source, &mountpoint);
     lab.umount(&mountpoint);
+    assert_waits_for_earlier_workers(&lab);
     // What cannot be is refused in words.
     let other = lab.make_dir("other");
     fs::write(lab.path("key"), "no key").unwrap();

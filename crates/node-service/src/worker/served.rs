@@ -96,7 +96,8 @@ impl Served {
                 // The other end lives as long as the process.
                 let _told = over.send((name.clone(), end.clone()));
             })),
-            predecessors: predecessors(&names, &id),
+            // What a block service has of a source never changes, so no earlier worker can inject older pages.
+            predecessors: source.as_ref().and_then(|_| predecessors(&names, &id)),
         };
         let leaving = private.is_none();
         let connection = Connection::from_parts(device, hello);
