@@ -9,17 +9,19 @@
 //!   step ahead at first, twice as many each time that a predicted chunk is used.
 //! - A small file is read whole. A miss in a large one predicts the chunks around it, the next miss in it twice as
 //!   much.
-//! - A miss in a small file predicts small files beside it in the directory, as an interpreter reads its modules;
-//!   the next miss there twice as much. When they are missed in several neighbouring directories,
-//!   all of these [are included](Predictor::with_parents), and when in many anywhere, all directories.
-//! - The libraries that a program [is linked with](Predictor::linked) are predicted as soon as they are known.
+//! - A miss in a small file predicts small files beside it in the directory and in those below, as an
+//!   interpreter reads its modules: first those of its kind. The next miss there predicts twice as much. When they
+//!   are missed in two neighbouring directories, all of these [are included](Predictor::with_parents), and
+//!   when in many anywhere, all directories.
+//! - The libraries that a program [is linked with](Predictor::linked), and the parts of its file that the loader
+//!   [reads](Predictor::loaded), are predicted as soon as they are known.
 //!
 //! Predictions are counted by place. Where few of them are used, no more are made.
 //!
 //! ```
 //! use fetch::predict::{FileChunks, Gain, Predictor};
 //!
-//! let file = FileChunks { first: 0, chunks: 100, bytes: 100 << 17, directory: 1 };
+//! let file = FileChunks { first: 0, chunks: 100, bytes: 100 << 17, directory: 1, kind: 0 };
 //! let mut predictor = Predictor::new(vec![file], 1 << 17);
 //! // A short line: a round trip is worth one chunk.
 //! predictor.set_gain(Gain { round_trip_bytes: 1 << 17, unused_bytes: 8 << 20 });
@@ -56,6 +58,8 @@ pub struct FileChunks {
     pub bytes: u64,
     /// Its directory, by any number that its neighbours share.
     pub directory: u32,
+    /// What sort of content it has, by any number that files alike share: those of one extension.
+    pub kind: u32,
 }
 
 impl FileChunks {
@@ -202,18 +206,32 @@ impl Predictor {
     }
 
     /// Records that a program is linked with the file that begins with this chunk, and returns the
-    /// prediction for it.
+    /// prediction for it: its two ends, where the loader looks first, and then what lies between them.
     pub fn linked(&mut self, first: u32) -> Predicted {
         let mut predicted = Predicted::default();
         let Some(at) = self.file_of(first) else {
             return predicted;
         };
         let (file, worth) = (self.files[at], self.gain.round_trip_bytes);
-        let whole = || file.first..file.end();
-        self.predict(file, whole(), Group::Linked, worth / 4, &mut predicted.soon);
-        if file.bytes <= worth.saturating_mul(8) {
-            let (rest, later) = (whole(), &mut predicted.later);
-            self.predict(file, rest, Group::Linked, u64::MAX, later);
+        let (whole, soon) = (file.first..file.end(), &mut predicted.soon);
+        for end in [whole.start, whole.end - 1] {
+            self.predict(file, end..end + 1, Group::Linked, u64::MAX, soon);
+        }
+        let most = match file.bytes <= worth.saturating_mul(8) {
+            true => u64::MAX,
+            false => worth / 4,
+        };
+        self.predict(file, whole, Group::Linked, most, &mut predicted.later);
+        predicted
+    }
+
+    /// Records that the loader of a program reads these chunks of a file, and returns the prediction for them.
+    pub fn loaded(&mut self, chunks: Range<u32>) -> Predicted {
+        let mut predicted = Predicted::default();
+        if let Some(at) = self.file_of(chunks.start) {
+            let (file, worth) = (self.files[at], self.gain.round_trip_bytes);
+            let inside = chunks.start..chunks.end.min(file.end());
+            self.predict(file, inside, Group::Linked, worth, &mut predicted.soon);
         }
         predicted
     }
@@ -263,8 +281,8 @@ impl Predictor {
         }
     }
 
-    /// Predicts the small files of a group that are next to one in the order of the source: as much as a miss is
-    /// worth, whose first window is a `part` of a round trip's, and half as much after a hit.
+    /// Predicts the small files of a group: those of its kind first, in the order of the source from it on. As much
+    /// as a miss is worth, whose first window is a `part` of a round trip's, and half as much after a hit.
     fn near(
         &mut self,
         at: usize,
@@ -277,20 +295,21 @@ impl Predictor {
             None => self.groups.grow(group, self.gain, part),
             Some(_) => self.groups.window(group) / 2,
         };
-        let all: &[usize] = match group {
+        let (beside, below): (&[usize], &[usize]) = match group {
             Group::Directory(directory) => match self.directories.get(&directory) {
-                Some(all) => all,
+                Some(beside) => (beside, self.branches.below(directory)),
                 None => return,
             },
-            Group::Branch(above) => self.branches.below(above),
+            Group::Branch(above) => (self.branches.below(above), &[]),
             _ => return,
         };
-        let here = all.partition_point(|other| *other <= at);
-        let next = all[here..].iter().chain(all[..here].iter().rev());
+        let kind = self.files[at].kind;
+        let next = from(beside, at).chain(from(below, at));
         let next = next.map(|at| self.files[*at]);
-        let fresh = next.filter(|file| !self.seen.contains_key(&file.first));
+        let fresh = next.filter(|file| !self.seen.contains_key(&file.first) && self.is_small(file));
+        let (alike, others): (Vec<_>, Vec<_>) = fresh.partition(|file| file.kind == kind);
         let mut chosen = Vec::new();
-        for file in fresh.filter(|file| self.is_small(file)) {
+        for file in alike.into_iter().chain(others) {
             if left == 0 {
                 break;
             }
@@ -356,4 +375,12 @@ impl Predictor {
         }
         made
     }
+}
+
+/// Returns positions in the order of the source: those behind `at`, and then those before it, backwards.
+fn from(positions: &[usize], at: usize) -> impl Iterator<Item = &usize> {
+    let here = positions.partition_point(|other| *other <= at);
+    positions[here..]
+        .iter()
+        .chain(positions[..here].iter().rev())
 }

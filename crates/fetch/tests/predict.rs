@@ -15,6 +15,7 @@ fn file(first: u32, chunks: u32, directory: u32) -> FileChunks {
         chunks,
         bytes: u64::from(chunks) * CHUNK,
         directory,
+        kind: 0,
     }
 }
 
@@ -84,14 +85,14 @@ fn misses_in_directories_beside_each_other_bring_those_that_follow() {
     let files = dirs().map(|dir| file(dir, 1, dir + 100)).collect();
     let mut predictor = predictor(files, 8).with_parents(parents.collect());
     assert_eq!(all(predictor.touched(10)), []);
-    assert_eq!(all(predictor.touched(14)), []);
     // One elsewhere says nothing of these.
     assert_eq!(all(predictor.touched(60)), []);
     assert_eq!(predictor.touched(20).soon, one(21..25));
     // A hit brings half as much, a miss twice as much as before.
     assert_eq!(predictor.touched(22).soon, one(25..27));
     assert_eq!(predictor.touched(40).soon, one(41..49));
-    assert_eq!(all(predictor.touched(64)), []);
+    // The second one there begins another such group.
+    assert_eq!(predictor.touched(64).soon, one(65..69));
 }
 
 #[test]
@@ -128,12 +129,53 @@ fn small_files_that_are_missed_everywhere_are_all_brought() {
 }
 
 #[test]
+fn files_of_the_same_kind_are_predicted_first() {
+    // Sources and what is compiled of them, side by side.
+    let kind = |at: u32| FileChunks {
+        kind: at % 2,
+        ..file(at, 1, 0)
+    };
+    let mut predictor = predictor((0..20).map(kind).collect(), 64);
+    // Those behind it, and those before it backwards; the others only if there is room.
+    assert_eq!(all(predictor.touched(10)), [12, 14, 16, 18, 8, 6, 4, 2]);
+    assert_eq!(
+        all(predictor.touched(15)),
+        [17, 19, 13, 11, 9, 7, 5, 3, 1, 0]
+    );
+}
+
+#[test]
+fn a_miss_predicts_what_lies_in_directories_below() {
+    let files = (0..12).map(|at| file(at, 1, at / 4)).collect();
+    // 1 lies below 0, 2 elsewhere.
+    let mut predictor = predictor(files, 64).with_parents([(1, 0), (0, 9), (2, 8)].into());
+    assert_eq!(all(predictor.touched(2)), [3, 1, 0, 4, 5, 6, 7]);
+}
+
+#[test]
 fn what_a_program_is_linked_with_begins_to_come_at_once() {
     let mut predictor = predictor(vec![file(0, 4, 0), file(4, 40, 1), file(44, 900, 1)], 16);
-    assert_eq!(predictor.linked(4).soon, one(4..8));
+    // The loader looks at both ends first.
+    let whole = predictor.linked(4);
+    assert_eq!((whole.soon, whole.later), (vec![4..5, 43..44], one(5..43)));
     let large = predictor.linked(44);
-    assert_eq!((large.soon, large.later), (one(44..48), Vec::new()));
+    assert_eq!(
+        (large.soon, large.later),
+        (vec![44..45, 943..944], one(45..49))
+    );
     assert_eq!(predictor.linked(4), Predicted::default());
+}
+
+#[test]
+fn what_a_loader_reads_is_predicted_within_its_file() {
+    let mut predictor = predictor(vec![file(0, 40, 0), file(40, 40, 0)], 16);
+    assert_eq!(predictor.loaded(10..13).soon, one(10..13));
+    assert_eq!(predictor.loaded(12..15).soon, one(13..15));
+    // A program that claims to have more than it is told.
+    assert_eq!(predictor.loaded(38..1000).soon, one(38..40));
+    assert_eq!(predictor.loaded(200..201), Predicted::default());
+    // No more than a round trip is worth.
+    assert_eq!(predictor.loaded(40..80).soon, one(40..56));
 }
 
 #[test]
@@ -183,7 +225,10 @@ proptest! {
         let mut known = BTreeSet::new();
         let mut links = links.into_iter();
         for (start, step, len) in touches {
-            let linked = links.next().map(|first| all(predictor.linked(first)));
+            let linked = links.next().map(|first| {
+                let loaded = predictor.loaded(first + 3..first + 9);
+                [all(loaded), all(predictor.linked(first))].concat()
+            });
             for chunk in linked.into_iter().flatten() {
                 prop_assert!(source.contains(&chunk) && !read.contains(&chunk));
                 prop_assert!(known.insert(chunk), "{chunk} was predicted");

@@ -105,6 +105,9 @@ impl ReadAhead {
                 && place.offset == 0
                 && state.libraries.is_new(place.file)
             {
+                if is_program(index.tree(), place.file) {
+                    next.add(state.predictor.linked(*number));
+                }
                 state.link(index, place.file, content, &mut next);
             }
         }
@@ -138,8 +141,11 @@ impl State {
     /// Predicts what a file is linked with, if it is a program, as far as its content is here.
     fn link(&mut self, index: &Index, file: FileId, content: &Lookup<'_>, next: &mut Next) {
         match self.libraries.of(index, file, content) {
-            Ok(files) => {
-                for file in files {
+            Ok(linked) => {
+                for part in linked.parts {
+                    next.add(self.predictor.loaded(part));
+                }
+                for file in linked.files {
                     let numbers = index.covering(file, 0, u64::MAX);
                     next.add(self.predictor.linked(numbers.start));
                     // What it is linked with, too, as soon as it is here.
@@ -148,15 +154,23 @@ impl State {
                     }
                 }
             }
-            Err(missing) => next.soon.push(missing),
+            // The rest of its prediction depends on this.
+            Err(missing) => next.soon.insert(0, missing),
         }
     }
+}
+
+/// Returns whether a file may be executed.
+fn is_program(tree: &Tree, file: FileId) -> bool {
+    let inode = tree.inode(file);
+    inode.is_some_and(|inode| inode.attr.perm & 0o111 != 0)
 }
 
 /// Returns the files of a source in chunks, each with its directory.
 fn files(index: &Index) -> Vec<FileChunks> {
     let tree = index.tree();
     let parents = parents(tree);
+    let kinds = kinds(tree);
     let files = tree
         .files()
         .filter(|(_, inode)| inode.attr.kind == NodeKind::File);
@@ -167,9 +181,29 @@ fn files(index: &Index) -> Vec<FileChunks> {
             chunks: numbers.end - numbers.start,
             bytes: inode.attr.size,
             directory: parents.get(&file).map_or(0, |dir| dir.0),
+            kind: kinds.get(&file).copied().unwrap_or_default(),
         }
     });
     chunks.collect()
+}
+
+/// Returns a number for the extension of each file that has one; of one with several names that of the last.
+fn kinds(tree: &Tree) -> HashMap<FileId, u32> {
+    let (mut numbers, mut kinds) = (HashMap::new(), HashMap::new());
+    let dirs = tree
+        .files()
+        .filter(|(_, inode)| inode.attr.kind == NodeKind::Dir);
+    for (dir, _) in dirs {
+        for (name, file) in tree.entries(dir) {
+            let Some(dot) = name.iter().rposition(|byte| *byte == b'.') else {
+                continue;
+            };
+            let fresh = u32::try_from(numbers.len() + 1).unwrap_or(u32::MAX);
+            let number = numbers.entry(&name[dot..]).or_insert(fresh);
+            kinds.insert(file, *number);
+        }
+    }
+    kinds
 }
 
 /// Returns the parent of each directory.

@@ -7,7 +7,7 @@ use super::FileChunks;
 /// How many levels above its directory a file counts: a compiled module lies in a cache directory of its package.
 const LEVELS: usize = 2;
 /// Directories with a miss, after which small files are brought from all that lie beside them.
-const AFTER: usize = 3;
+const AFTER: usize = 2;
 /// The most directories whose misses are remembered.
 const REMEMBERED: usize = 4096;
 

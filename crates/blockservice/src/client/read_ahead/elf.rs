@@ -1,7 +1,10 @@
-//! The libraries that a program is linked with, read from the available part of its file.
+//! What the loader of a program reads: the libraries that it is linked with, and the parts of its own file that
+//! are relocated; read from the available part of the file.
 //!
 //! Little-endian 64-bit ELF only. The content is untrusted: every number in it is bounded, and an
 //! invalid one ends the parsing.
+
+use std::ops::Range;
 
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 const HEADER_BYTES: usize = 64;
@@ -14,12 +17,18 @@ const DYNAMIC_MAX: u64 = 16 << 10;
 const NEEDED_MAX: usize = 128;
 /// Bytes of a name.
 const NAME_MAX: usize = 255;
+/// Bytes of a file that its loader reads, as far as they are told.
+const LOADED_MAX: u64 = 8 << 20;
 
 const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
+/// The flag of a segment that is written to.
+const PF_W: u64 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
+/// The tables of relocations: the tag of the address, and that of the length.
+const RELOCATIONS: [(u64, u64); 3] = [(7, 8), (23, 2), (36, 35)];
 
 /// Why the names cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,46 +42,77 @@ pub(super) enum Unread {
 /// Reads bytes of a file: up to so many from an offset, fewer at its end.
 pub(super) type Reader<'a> = dyn Fn(u64, usize) -> Result<Vec<u8>, Unread> + 'a;
 
+/// What the loader of a program reads.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Loads {
+    /// The names of the libraries that it is linked with; the loader is among them.
+    pub(super) needed: Vec<Vec<u8>>,
+    /// Bytes of its own file: the tables of relocations, and what these change.
+    pub(super) parts: Vec<Range<u64>>,
+}
+
 /// A part of the file that a program header is about.
 struct Segment {
     kind: u64,
+    flags: u64,
     offset: u64,
     address: u64,
     len: u64,
 }
 
-/// Returns the names of the libraries that a program is linked with; the loader is among them.
-pub(super) fn needed(read: &Reader<'_>) -> Result<Vec<Vec<u8>>, Unread> {
+/// Returns what the loader of a program reads.
+pub(super) fn loads(read: &Reader<'_>) -> Result<Loads, Unread> {
     let segments = segments(read)?;
-    let mut names = Vec::new();
+    let mut loads = Loads::default();
     let of_kind = |kind| segments.iter().filter(move |segment| segment.kind == kind);
     if let Some(interpreter) = of_kind(PT_INTERP).next() {
         let path = name(read, interpreter.offset)?;
         let base = path.rsplit(|byte| *byte == b'/').next();
-        names.extend(base.map(<[u8]>::to_vec));
+        loads.needed.extend(base.map(<[u8]>::to_vec));
     }
     let Some(dynamic) = of_kind(PT_DYNAMIC).next() else {
-        return Ok(names);
+        return Ok(loads);
     };
     let len = usize::try_from(dynamic.len.min(DYNAMIC_MAX)).map_err(|_| Unread::Other)?;
     let entries = read(dynamic.offset, len)?;
     let entries = entries.chunks_exact(16);
     let entries = entries.map(|entry| (number(entry, 0, 8), number(entry, 8, 8)));
     let entries: Vec<_> = entries.take_while(|(tag, _)| *tag != 0).collect();
-    let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB);
-    let Some(&(_, strings)) = strings else {
-        return Ok(names);
+    let value = |tag| {
+        entries
+            .iter()
+            .find(|(of, _)| *of == tag)
+            .map(|(_, value)| *value)
     };
-    let table = of_kind(PT_LOAD).find_map(|load| {
-        let inside = strings.checked_sub(load.address)?;
-        (inside < load.len).then_some(load.offset.checked_add(inside)?)
+    let offset = |address: u64| {
+        of_kind(PT_LOAD).find_map(|load| {
+            let inside = address.checked_sub(load.address)?;
+            (inside < load.len).then_some(load.offset.checked_add(inside)?)
+        })
+    };
+    let tables = RELOCATIONS.iter().filter_map(|(address, len)| {
+        let start = offset(value(*address)?)?;
+        Some((start, value(*len)?))
     });
-    let table = table.ok_or(Unread::Other)?;
+    let written = of_kind(PT_LOAD).filter(|load| load.flags & PF_W != 0);
+    let written = written.map(|load| (load.offset, load.len));
+    let mut left = LOADED_MAX;
+    for (start, len) in tables.chain(written) {
+        let len = len.min(left);
+        left -= len;
+        let end = start.checked_add(len).ok_or(Unread::Other)?;
+        loads.parts.push(start..end);
+    }
+    let Some(strings) = value(DT_STRTAB) else {
+        return Ok(loads);
+    };
+    let table = offset(strings).ok_or(Unread::Other)?;
     let needed = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED);
     for (_, at) in needed.take(NEEDED_MAX) {
-        names.push(name(read, table.checked_add(*at).ok_or(Unread::Other)?)?);
+        let name = name(read, table.checked_add(*at).ok_or(Unread::Other)?)?;
+        loads.needed.push(name);
     }
-    Ok(names)
+    Ok(loads)
 }
 
 fn segments(read: &Reader<'_>) -> Result<Vec<Segment>, Unread> {
@@ -94,6 +134,7 @@ fn segments(read: &Reader<'_>) -> Result<Vec<Segment>, Unread> {
     Ok(segments
         .map(|entry| Segment {
             kind: number(entry, 0, 4),
+            flags: number(entry, 4, 4),
             offset: number(entry, 8, 8),
             address: number(entry, 16, 8),
             len: number(entry, 32, 8),
@@ -122,13 +163,20 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
 mod tests {
     use super::*;
 
+    /// The kind that most entries are of: an address within the file.
+    const R_RELATIVE: u64 = if cfg!(target_arch = "x86_64") {
+        8
+    } else {
+        1027
+    };
+
     /// The program that runs this test.
     fn own() -> Vec<u8> {
         std::fs::read("/proc/self/exe").unwrap()
     }
 
-    fn of(bytes: &[u8], here: impl Fn(u64) -> bool) -> Result<Vec<Vec<u8>>, Unread> {
-        needed(&|at, len| {
+    fn of(bytes: &[u8], here: impl Fn(u64) -> bool) -> Result<Loads, Unread> {
+        loads(&|at, len| {
             let start = usize::try_from(at).map_err(|_| Unread::Other)?;
             if !here(at) {
                 return Err(Unread::Missing(at));
@@ -139,9 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn a_program_names_its_loader_and_its_libraries() {
-        let names = of(&own(), |_| true).unwrap();
-        let names: Vec<_> = names
+    fn a_program_names_its_loader_its_libraries_and_what_is_relocated() {
+        let own = own();
+        let loads = of(&own, |_| true).unwrap();
+        let names: Vec<_> = loads
+            .needed
             .iter()
             .map(|name| String::from_utf8_lossy(name))
             .collect();
@@ -150,6 +200,19 @@ mod tests {
             names.iter().any(|name| name.starts_with("libc.so")),
             "{names:?}"
         );
+        // This program has relocations, a table of what it calls, and data that both change.
+        let parts = &loads.parts;
+        assert!(parts.len() >= 3, "{parts:?}");
+        for part in parts {
+            assert!(
+                !part.is_empty() && part.end <= own.len() as u64,
+                "{parts:?}"
+            );
+        }
+        // An entry of 24 bytes names a place in the data, and one kind of relocation.
+        let first = usize::try_from(parts[0].start).unwrap();
+        assert_eq!(number(&own, first + 8, 4), R_RELATIVE, "{parts:?}");
+        assert_eq!((parts[0].end - parts[0].start) % 24, 0, "{parts:?}");
     }
 
     #[test]
@@ -167,7 +230,7 @@ mod tests {
         let own = own();
         for changed in 0..4096_usize {
             for (flipped, end) in [(Some(changed), own.len()), (None, changed)] {
-                let _either = needed(&|at, len| {
+                let _either = loads(&|at, len| {
                     let start = usize::try_from(at).map_err(|_| Unread::Other)?;
                     let rest = own[..end].get(start..).unwrap_or_default();
                     let mut bytes = rest[..len.min(rest.len())].to_vec();

@@ -1,18 +1,30 @@
-//! The files that programs of a source are linked with.
+//! What the loaders of programs read in a source.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::Lookup;
-use super::elf::{Unread, needed};
+use super::elf::{Unread, loads};
 use blocks::{FileId, NodeKind, Tree};
 use chunks::index::{CHUNK_BYTES, Index};
 
 /// A library's name contains this.
 const IN_NAMES: &[u8] = b".so";
+/// What a loader and the C library read of a program beside its libraries: where these are, and what the program's
+/// locale is. Only files that are there count, and those of the first locales.
+const BESIDE: [&[u8]; 3] = [b"ld.so.cache", b"LC_CTYPE", b"gconv-modules.cache"];
 /// Symbolic links that are followed from a name to its file.
 const LINKS_MAX: usize = 8;
 /// Files of one name in different directories that are taken: which one is loaded is not looked up.
 const SAME_NAME_MAX: usize = 2;
+
+/// What the loader of a program reads.
+#[derive(Debug, Default)]
+pub(super) struct Linked {
+    pub(super) files: Vec<FileId>,
+    /// Chunks of the program itself.
+    pub(super) parts: Vec<Range<u32>>,
+}
 
 /// Which files are known, and which are waited for.
 #[derive(Debug, Default)]
@@ -35,7 +47,7 @@ impl Libraries {
         self.waiting.remove(&number).unwrap_or_default()
     }
 
-    /// Returns the files that a program is linked with; none if the file is no program.
+    /// Returns what the loader of a program reads; nothing if the file is no program.
     ///
     /// # Errors
     /// The number of a missing chunk that is needed: the file waits for it now.
@@ -44,7 +56,7 @@ impl Libraries {
         index: &Index,
         file: FileId,
         content: &Lookup<'_>,
-    ) -> Result<Vec<FileId>, u32> {
+    ) -> Result<Linked, u32> {
         let read = |offset: u64, len: usize| {
             let mut bytes = Vec::new();
             for number in index.covering(file, offset, len as u64) {
@@ -57,9 +69,9 @@ impl Libraries {
             }
             Ok(bytes)
         };
-        let names = match needed(&read) {
-            Ok(names) => names,
-            Err(Unread::Other) => return Ok(Vec::new()),
+        let loads = match loads(&read) {
+            Ok(loads) => loads,
+            Err(Unread::Other) => return Ok(Linked::default()),
             Err(Unread::Missing(number)) => {
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
                 self.waiting.entry(number).or_default().push(file);
@@ -68,12 +80,19 @@ impl Libraries {
         };
         let tree = index.tree();
         let by_name = self.by_name.get_or_insert_with(|| by_name(tree));
-        let files = names.iter().filter_map(|name| by_name.get(name));
-        Ok(files.flatten().copied().collect())
+        let needed = loads.needed.iter().map(Vec::as_slice);
+        let beside = BESIDE.into_iter().filter(|_| !loads.needed.is_empty());
+        let files = needed.chain(beside).filter_map(|name| by_name.get(name));
+        let parts = loads.parts.into_iter();
+        let parts = parts.map(|part| index.covering(file, part.start, part.end - part.start));
+        Ok(Linked {
+            files: files.flatten().copied().collect(),
+            parts: parts.collect(),
+        })
     }
 }
 
-/// Returns the files of a source that programs may be linked with, by name.
+/// Returns the files of a source that loaders of programs may read, by name.
 fn by_name(tree: &Tree) -> HashMap<Vec<u8>, Vec<FileId>> {
     let mut by_name: HashMap<Vec<u8>, Vec<FileId>> = HashMap::new();
     let dirs = tree
@@ -81,7 +100,8 @@ fn by_name(tree: &Tree) -> HashMap<Vec<u8>, Vec<FileId>> {
         .filter(|(_, inode)| inode.attr.kind == NodeKind::Dir);
     for (dir, _) in dirs {
         for (name, file) in tree.entries(dir) {
-            if !name.windows(IN_NAMES.len()).any(|part| part == IN_NAMES) {
+            let is_library = name.windows(IN_NAMES.len()).any(|part| part == IN_NAMES);
+            if !is_library && !BESIDE.contains(&name) {
                 continue;
             }
             let Some(file) = file_behind(tree, dir, file) else {
