@@ -8,9 +8,10 @@ use anyhow::anyhow;
 use yolofs::{Busy, Readahead};
 
 use super::asked::Asked;
+use super::assignment::Service;
 use super::deaths::{Cause, Verdict};
 use super::few::few_at_a_time;
-use super::owned::{Owned, Service};
+use super::owned::Owned;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;

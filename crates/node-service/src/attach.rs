@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use blockexport::{ExportError, Place};
 
+use super::assignment::Service;
 use super::device::{Device, key_of};
 use super::few::few_at_a_time;
-use super::owned::Service;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
 use node_api::control::NodeError;

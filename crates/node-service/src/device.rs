@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use blockexport::Place;
 use parking_lot::{Condvar, Mutex};
 
-use super::deaths::{Cause, Deaths, Verdict};
-use super::gap::millis;
-use super::owned::Service;
+use super::assignment::{Assignment, Service};
+use super::deaths::{Cause, Verdict};
 use super::workers::Worker;
 use node_api::device::{DeviceSpec, DeviceStatus, DeviceView};
 use node_api::mount_state::MountState;
@@ -38,15 +37,8 @@ pub(crate) struct Device {
 
 #[derive(Debug)]
 struct State {
-    service: Service,
-    /// Whether the record is to stay as it is: the device is being detached.
-    over: bool,
-    deaths: Deaths,
-    restarts: u64,
-    last_gap: Option<Duration>,
-    /// Since when nobody serves it.
-    alone_since: Option<Instant>,
-    /// Whether somebody has served it.
+    assignment: Assignment,
+    /// Whether a worker has served it.
     was_served: bool,
     /// What its worker said last.
     heard: Option<DeviceStatus>,
@@ -70,12 +62,11 @@ impl Device {
             key: key_of(&instance.spec.name),
             socket: Mutex::new(Some(socket)),
             state: Mutex::new(State {
-                service: Service::Nobody,
-                over: false,
-                deaths: Deaths::after_a_restart(true),
-                restarts: instance.restarts,
-                last_gap: instance.last_gap_ms.map(Duration::from_millis),
-                alone_since: Some(Instant::now()),
+                assignment: Assignment::after_a_restart(
+                    true,
+                    instance.restarts,
+                    instance.last_gap_ms,
+                ),
                 was_served: instance.worker.is_some(),
                 heard: None,
             }),
@@ -113,33 +104,24 @@ impl Device {
 
     /// Returns who serves it.
     pub(crate) fn service(&self) -> Service {
-        self.state.lock().service.clone()
+        self.state.lock().assignment.service.clone()
     }
 
     /// Returns whether it is being detached.
     pub(crate) fn is_over(&self) -> bool {
-        self.state.lock().over
+        self.state.lock().assignment.over
     }
 
     /// Notes that a worker is being asked to serve it. Fails if it is over or was given up.
     pub(crate) fn ask(&self, worker: &Arc<Worker>) -> bool {
-        let mut state = self.state.lock();
-        if state.over || matches!(state.service, Service::GivenUp(_)) {
-            return false;
-        }
-        state.service = Service::Asked(Arc::clone(worker));
-        true
+        self.state.lock().assignment.ask(worker)
     }
 
     /// Notes that the worker serves it, unless it has died since.
     pub(crate) fn served(&self, worker: &Arc<Worker>, status: DeviceStatus) {
         let mut state = self.state.lock();
-        if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
-            state.service = Service::By(Arc::clone(worker));
-            let gap = state.alone_since.take().map(|since| since.elapsed());
-            if state.was_served {
-                state.last_gap = gap;
-            }
+        let first = !state.was_served;
+        if state.assignment.served(worker, first) {
             state.was_served = true;
             state.heard = Some(status);
             self.changed.notify_all();
@@ -149,63 +131,43 @@ impl Device {
     /// Notes that a worker serves it that an earlier node has asked to.
     pub(crate) fn found(&self, worker: &Arc<Worker>, status: DeviceStatus) {
         let mut state = self.state.lock();
-        state.service = Service::By(Arc::clone(worker));
-        state.alone_since = None;
+        state.assignment.found(worker);
         state.was_served = true;
         state.heard = Some(status);
     }
 
     /// Notes that nobody serves it, after a worker refused.
     pub(crate) fn refused(&self, worker: &Arc<Worker>) {
-        let mut state = self.state.lock();
-        if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
-            state.service = Service::Nobody;
-        }
+        self.state.lock().assignment.refused(worker);
     }
 
     /// Notes that its worker died, and says what is to be done. `None` if that worker was not the one that
     /// serves it, or if it is over.
     pub(crate) fn lost(&self, worker: &Arc<Worker>, at: Instant, cause: Cause) -> Option<Verdict> {
-        let mut state = self.state.lock();
-        let (Service::By(its) | Service::Asked(its)) = &state.service else {
-            return None;
-        };
-        if !Arc::ptr_eq(its, worker) || state.over {
-            return None;
-        }
-        state.service = Service::Nobody;
-        state.alone_since.get_or_insert(at);
-        if worker.is_replaced() {
-            return Some(Verdict::Isolate(Duration::ZERO));
-        }
-        state.restarts += 1;
-        Some(state.deaths.note(at, cause))
+        self.state.lock().assignment.lost(worker, at, cause)
     }
 
     /// Notes that nobody will serve it any more.
     pub(crate) fn give_up(&self, why: String) {
-        self.state.lock().service = Service::GivenUp(why);
+        self.state.lock().assignment.service = Service::GivenUp(why);
         self.changed.notify_all();
     }
 
     /// Waits until somebody serves it or nobody will, and returns what came true by `deadline`.
     pub(crate) fn wait_until_served(&self, deadline: Instant) -> Service {
         let mut state = self.state.lock();
-        while matches!(state.service, Service::Nobody | Service::Asked(_)) && !state.over {
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                break;
-            }
-        }
-        state.service.clone()
+        let pending = |state: &mut State| state.assignment.is_pending();
+        self.changed.wait_while_until(&mut state, pending, deadline);
+        state.assignment.service.clone()
     }
 
     /// Notes that it is being detached: its record is written no more, and no other worker is asked. Returns who
     /// serves it.
     pub(crate) fn set_over(&self) -> Service {
         let service = {
-            let mut state = self.state.lock();
-            state.over = true;
-            state.service.clone()
+            let assignment = &mut self.state.lock().assignment;
+            assignment.over = true;
+            assignment.service.clone()
         };
         self.changed.notify_all();
         drop(self.recording.lock());
@@ -219,19 +181,15 @@ impl Device {
     pub(crate) fn record(&self, records: &DeviceRecords) -> anyhow::Result<()> {
         let _one_at_a_time = self.recording.lock();
         let instance = {
-            let state = self.state.lock();
-            if state.over {
+            let assignment = &self.state.lock().assignment;
+            if assignment.over {
                 return Ok(());
             }
-            let worker = match &state.service {
-                Service::By(worker) | Service::Asked(worker) => Some(worker.process),
-                Service::Nobody | Service::GivenUp(_) => None,
-            };
             DeviceInstance {
                 spec: self.spec.clone(),
-                worker,
-                restarts: state.restarts,
-                last_gap_ms: state.last_gap.map(millis),
+                worker: assignment.process(),
+                restarts: assignment.restarts,
+                last_gap_ms: assignment.last_gap_ms(),
             }
         };
         records.keep(&instance)
@@ -239,7 +197,7 @@ impl Device {
 
     /// Returns the time that passed between its last two workers.
     pub(crate) fn last_gap(&self) -> Option<Duration> {
-        self.state.lock().last_gap
+        self.state.lock().assignment.last_gap
     }
 
     /// Returns what there is to tell of it, with what its worker just said if it did.
@@ -248,7 +206,7 @@ impl Device {
         if heard.is_some() {
             state.heard = heard;
         }
-        let (now, pid, error) = match &state.service {
+        let (now, pid, error) = match &state.assignment.service {
             Service::By(worker) => (MountState::Serving, Some(worker.process.pid), None),
             Service::GivenUp(why) => (MountState::Failed, None, Some(why.clone())),
             Service::Nobody | Service::Asked(_) if state.was_served => {
@@ -257,8 +215,8 @@ impl Device {
             Service::Nobody | Service::Asked(_) => (MountState::Starting, None, None),
         };
         DeviceView {
-            restarts: state.restarts,
-            last_gap_ms: state.last_gap.map(millis),
+            restarts: state.assignment.restarts,
+            last_gap_ms: state.assignment.last_gap_ms(),
             served: state.heard.clone().filter(|_| pid.is_some()),
             error,
             pid,

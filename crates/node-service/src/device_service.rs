@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 
 use super::asked::Asked;
+use super::assignment::Service;
 use super::deaths::{Cause, Verdict};
 use super::device::Device;
 use super::few::few_at_a_time;
-use super::owned::Service;
 use super::owner::Owner;
 use super::probe::ask_all;
 use super::wire::{WorkerRequest, WorkerResponse};

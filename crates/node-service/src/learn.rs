@@ -21,8 +21,9 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rawio::pidfd::PidFd;
 
+use super::assignment::Service;
 use super::drift::{Boots, Served};
-use super::owned::{Owned, Service};
+use super::owned::Owned;
 use super::owner::{Owner, own_program};
 use super::probe::ask_all;
 use super::wire::{WorkerRequest, WorkerResponse};

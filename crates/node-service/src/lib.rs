@@ -35,6 +35,7 @@
 mod adopt;
 pub mod api;
 mod asked;
+mod assignment;
 mod attach;
 mod connector;
 mod deaths;

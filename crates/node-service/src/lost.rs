@@ -12,7 +12,8 @@ use anyhow::{Context as _, bail};
 use yolofs::Control;
 
 use super::adopt::QUICK;
-use super::owned::{Owned, Service};
+use super::assignment::Service;
+use super::owned::Owned;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;

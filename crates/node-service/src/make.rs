@@ -10,9 +10,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout, poll};
 use yolofs::{Busy, Connection, MountError, MountTable, Visible};
 
+use super::assignment::Service;
 use super::descriptors::{KeptDescriptor, MountDescriptors};
 use super::mount_locks::MountLock;
-use super::owned::{Owned, Service};
+use super::owned::Owned;
 use super::owner::Owner;
 use super::place;
 use super::wire::WorkerRequest;

@@ -8,9 +8,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Condvar, Mutex};
 use yolofs::{Hello, Visible};
 
-use super::deaths::{Cause, Deaths, Verdict};
+use super::assignment::{Assignment, Service};
+use super::deaths::{Cause, Verdict};
 use super::descriptors::{KeptDescriptor, MountDescriptors};
-use super::gap::millis;
 use super::wire::Adoption;
 use super::workers::Worker;
 use node_api::mount_state::{MountMode, MountState};
@@ -48,36 +48,15 @@ struct State {
     source: Option<Arc<OwnedFd>>,
     /// Whether its worker has released the private mount, or never had it.
     told: bool,
-    service: Service,
-    /// Whether the record is to stay as it is: the mount is over.
-    over: bool,
-    deaths: Deaths,
-    restarts: u64,
-    last_gap: Option<Duration>,
-    /// Since when it has no worker.
-    alone_since: Option<Instant>,
+    assignment: Assignment,
     /// The last status from its worker.
     heard: Option<MountStatus>,
-}
-
-/// The worker of a mount, if it has one.
-#[derive(Clone, Debug)]
-pub(crate) enum Service {
-    /// No worker; another one is being started.
-    Nobody,
-    /// This worker was requested to serve it, and has not responded.
-    Asked(Arc<Worker>),
-    /// This worker serves it.
-    By(Arc<Worker>),
-    /// No worker, and none will be started.
-    GivenUp(String),
 }
 
 impl Owned {
     /// Returns the mount of a record, with its descriptors.
     pub(crate) fn new(instance: &Instance, held: MountDescriptors) -> Arc<Self> {
         let place = instance.spec.mountpoint.clone();
-        let alone_since = Some(Instant::now());
         Arc::new(Self {
             id: instance.id.clone(),
             key: instance.key.clone(),
@@ -90,12 +69,11 @@ impl Owned {
                 private: held.private.map(Arc::new),
                 source: held.source.map(Arc::new),
                 told: false,
-                service: Service::Nobody,
-                over: false,
-                deaths: Deaths::after_a_restart(instance.alone),
-                restarts: instance.restarts,
-                last_gap: instance.last_gap_ms.map(Duration::from_millis),
-                alone_since,
+                assignment: Assignment::after_a_restart(
+                    instance.alone,
+                    instance.restarts,
+                    instance.last_gap_ms,
+                ),
                 heard: None,
             }),
             changed: Condvar::new(),
@@ -127,7 +105,7 @@ impl Owned {
 
     /// Returns which worker serves it.
     pub(crate) fn service(&self) -> Service {
-        self.state.lock().service.clone()
+        self.state.lock().assignment.service.clone()
     }
 
     /// Returns whether the visible mount is gone.
@@ -149,7 +127,7 @@ impl Owned {
     /// Returns what kind of worker it is to have.
     pub(crate) fn company(&self) -> Company {
         let state = self.state.lock();
-        Company::of(&state.spec, state.deaths.alone())
+        Company::of(&state.spec, state.assignment.alone())
     }
 
     /// Returns what a worker needs to serve it, with the source and the private mount.
@@ -209,12 +187,7 @@ impl Owned {
 
     /// Notes that a worker is requested to serve it. Fails if it is over or was given up.
     pub(crate) fn ask(&self, worker: &Arc<Worker>) -> bool {
-        let mut state = self.state.lock();
-        if state.over || matches!(state.service, Service::GivenUp(_)) {
-            return false;
-        }
-        state.service = Service::Asked(Arc::clone(worker));
-        true
+        self.state.lock().assignment.ask(worker)
     }
 
     /// Notes that the worker serves it, and its FUSE_INIT response; unless it has died since.
@@ -224,72 +197,39 @@ impl Owned {
         if first {
             state.hello.answer = hello;
         }
-        if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
-            state.service = Service::By(Arc::clone(worker));
-            let gap = state.alone_since.take().map(|since| since.elapsed());
-            if !first {
-                state.last_gap = gap;
-            }
+        if state.assignment.served(worker, first) {
             self.changed.notify_all();
         }
     }
 
     /// Notes that a worker serves it that an earlier node had requested.
     pub(crate) fn found(&self, worker: &Arc<Worker>) {
-        let mut state = self.state.lock();
-        state.service = Service::By(Arc::clone(worker));
-        state.alone_since = None;
+        self.state.lock().assignment.found(worker);
     }
 
     /// Notes that it has no worker, after one refused.
     pub(crate) fn refused(&self, worker: &Arc<Worker>) {
-        let mut state = self.state.lock();
-        if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
-            state.service = Service::Nobody;
-        }
+        self.state.lock().assignment.refused(worker);
     }
 
     /// Notes that its worker died, and returns the next step. `None` if that worker was not the one
     /// that serves it, or if the mount is over.
     pub(crate) fn lost(&self, worker: &Arc<Worker>, at: Instant, cause: Cause) -> Option<Verdict> {
-        let mut state = self.state.lock();
-        let (Service::By(its) | Service::Asked(its)) = &state.service else {
-            return None;
-        };
-        if !Arc::ptr_eq(its, worker) || state.over {
-            return None;
-        }
-        state.service = Service::Nobody;
-        // Its readers have waited since it read no more.
-        state
-            .alone_since
-            .get_or_insert(worker.retired_at().unwrap_or(at));
-        if worker.is_replaced() {
-            return Some(if state.deaths.alone() {
-                Verdict::Isolate(Duration::ZERO)
-            } else {
-                Verdict::Go(Duration::ZERO)
-            });
-        }
-        state.restarts += 1;
-        Some(state.deaths.note(at, cause))
+        self.state.lock().assignment.lost(worker, at, cause)
     }
 
     /// Notes that it will not be served any more.
     pub(crate) fn give_up(&self, why: String) {
-        self.state.lock().service = Service::GivenUp(why);
+        self.state.lock().assignment.service = Service::GivenUp(why);
         self.changed.notify_all();
     }
 
     /// Waits until it is served or given up, at most until `deadline`, and returns its state.
     pub(crate) fn wait_until_served(&self, deadline: Instant) -> Service {
         let mut state = self.state.lock();
-        while matches!(state.service, Service::Nobody | Service::Asked(_)) && !state.over {
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                break;
-            }
-        }
-        state.service.clone()
+        let pending = |state: &mut State| state.assignment.is_pending();
+        self.changed.wait_while_until(&mut state, pending, deadline);
+        state.assignment.service.clone()
     }
 
     /// Takes the private mount out: the visible one is gone. Returns whether there was one.
@@ -301,14 +241,14 @@ impl Owned {
 
     /// Returns whether it is over.
     pub(crate) fn is_over(&self) -> bool {
-        self.state.lock().over
+        self.state.lock().assignment.over
     }
 
     /// Notes that it is over: its record is not written any more, and its source is closed.
     pub(crate) fn set_over(&self) {
         let source = {
             let mut state = self.state.lock();
-            state.over = true;
+            state.assignment.over = true;
             state.source.take()
         };
         drop(source);
@@ -330,30 +270,26 @@ impl Owned {
 
     fn instance(&self) -> Option<Instance> {
         let state = self.state.lock();
-        if state.over {
+        if state.assignment.over {
             return None;
         }
-        let worker = match &state.service {
-            Service::By(worker) | Service::Asked(worker) => Some(worker.process),
-            Service::Nobody | Service::GivenUp(_) => None,
-        };
         Some(Instance {
             id: self.id.clone(),
             key: self.key.clone(),
             spec: state.spec.clone(),
             mount: self.visible.ids().into(),
             hello: state.hello.clone(),
-            worker,
-            alone: state.deaths.alone(),
+            worker: state.assignment.process(),
+            alone: state.assignment.alone(),
             leaving: state.private.is_none(),
-            restarts: state.restarts,
-            last_gap_ms: state.last_gap.map(millis),
+            restarts: state.assignment.restarts,
+            last_gap_ms: state.assignment.last_gap_ms(),
         })
     }
 
     /// Returns the time that passed between its last two workers.
     pub(crate) fn last_gap(&self) -> Option<Duration> {
-        self.state.lock().last_gap
+        self.state.lock().assignment.last_gap
     }
 
     /// Returns its status, with the worker's latest status if there is one.
@@ -364,7 +300,7 @@ impl Owned {
             state.heard = heard;
         }
         let leaving = state.private.is_none();
-        let (now, pid, error) = match &state.service {
+        let (now, pid, error) = match &state.assignment.service {
             Service::By(worker) if leaving => (MountState::Leaving, Some(worker.process.pid), None),
             Service::By(worker) => (MountState::Serving, Some(worker.process.pid), None),
             Service::Nobody | Service::Asked(_) if state.hello.answer.is_empty() => {
@@ -396,8 +332,8 @@ impl Owned {
         }
         MountView {
             status,
-            restarts: state.restarts,
-            last_gap_ms: state.last_gap.map(millis),
+            restarts: state.assignment.restarts,
+            last_gap_ms: state.assignment.last_gap_ms(),
             error,
             auto: state.spec.auto,
             label: state.spec.label.clone(),

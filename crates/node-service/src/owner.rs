@@ -10,10 +10,11 @@ use fdstore::Notifier;
 use parking_lot::Mutex;
 use yolofs::Busy;
 
+use super::assignment::Service;
 use super::device::{self, Devices};
 use super::keep::Keep;
 use super::mount_locks::MountLocks;
-use super::owned::{Owned, Service};
+use super::owned::Owned;
 use super::probe::{Statuses, ask_about, ask_all};
 use super::unrestored::Unrestored;
 use super::wire::{WorkerRequest, WorkerResponse};

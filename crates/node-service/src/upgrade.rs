@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use super::assignment::Service;
 use super::gap::millis;
-use super::owned::Service;
 use super::owner::Owner;
 use super::workers::Worker;
 use node_api::control::NodeError;

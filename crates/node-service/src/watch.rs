@@ -12,8 +12,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use yolofs::MountTable;
 
+use super::assignment::Service;
 use super::make::is_end;
-use super::owned::{Owned, Service};
+use super::owned::Owned;
 use super::owner::Owner;
 
 /// The mount table is read no more often than this: who mounts many makes an event for each.
