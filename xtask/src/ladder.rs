@@ -42,6 +42,7 @@ const LADDER: &[Rung] = &[
     rung("snapshotter", &["blocks", "rawio"]),
     rung("lsmt", &["blocks", "rawio"]),
     rung("erofs", &["blocks"]),
+    rung("ext4", &["blocks"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
     rung("confine", &[]),
@@ -64,7 +65,7 @@ const LADDER: &[Rung] = &[
     rung("sandbox", &["confine", "rawio"]),
     rung(
         "blockimages",
-        &["blocks", "erofs", "lsmt", "oci", "testkit"],
+        &["blocks", "erofs", "ext4", "lsmt", "oci", "testkit"],
     ),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),

@@ -1,6 +1,6 @@
 //! Makes block images of container images, layer by layer, without root and without devices.
 //!
-//! The device of a converted image is an EROFS. Each layer appends the data of its files and the metadata of all
+//! The device of a converted image is an EROFS or an ext4. Each layer appends the data of its files and the metadata of all
 //! that is to be seen so far, and replaces the superblock: data of lower layers stays where it is. So a
 //! layer's blob depends on nothing but the layers up to it and the options, and is made once for all images
 //! that share them (docs/block-image-format.md).
@@ -8,6 +8,7 @@
 mod chain;
 mod disk;
 mod error;
+mod filesystem;
 mod layer;
 mod layout;
 mod push;
@@ -22,6 +23,7 @@ use oci::LayerBlob;
 pub use chain::chain_id;
 pub use disk::{ConvertedDisk, convert_disk};
 pub use error::ConvertError;
+pub use filesystem::FileSystem;
 pub(crate) use layout::write as write_file;
 pub use lsmt::{Codec, ZFileOptions};
 pub use push::{Pushed, push};
@@ -34,6 +36,8 @@ use layout::{ChainRecord, Layout, MadeLayer};
 /// Options of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
+    /// The file system of the device of a container image.
+    pub file_system: FileSystem,
     /// How the blocks of blobs are compressed.
     pub compression: ZFileOptions,
     /// Bytes of the device: more than any image needs, since all layers of an image have to agree. Unused
@@ -44,6 +48,7 @@ pub struct ConvertOptions {
 impl Default for ConvertOptions {
     fn default() -> Self {
         Self {
+            file_system: FileSystem::default(),
             compression: ZFileOptions::default(),
             // What overlaybd's convertor takes.
             virtual_size: 64 << 30,
@@ -165,7 +170,7 @@ pub fn convert(
         });
         below.add(layer);
     }
-    let manifest = layout.write_image(image.config(), &layers)?;
+    let manifest = layout.write_image(image.config(), &layers, options)?;
     let lowers = layers.iter().map(|layer| LowerConfig {
         file: format!("../blobs/sha256/{}", layer.digest.hex()),
         digest: layer.digest.to_string(),

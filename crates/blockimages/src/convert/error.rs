@@ -23,6 +23,9 @@ pub enum ConvertError {
     /// The tree cannot be a file system.
     #[error("the tree cannot be written as a file system")]
     Erofs(#[from] erofs::ErofsError),
+    /// The same, of an ext4.
+    #[error("the tree cannot be written as a file system")]
+    Ext4(#[source] ext4::Ext4Error),
     /// A request to the registry failed.
     #[error("a request to the registry failed")]
     Registry(#[from] oci::registry::RegistryError),
@@ -64,4 +67,13 @@ pub enum ConvertError {
     /// There is no such image.
     #[error("there is no image {0}")]
     NoImage(String),
+}
+
+impl From<ext4::Ext4Error> for ConvertError {
+    fn from(error: ext4::Ext4Error) -> Self {
+        match error {
+            ext4::Ext4Error::TooSmall { bytes: size } => Self::TooSmall { size },
+            error => Self::Ext4(error),
+        }
+    }
 }

@@ -10,6 +10,7 @@ use lsmt::{LayerBody, LayerInfo, Storage, Uuid, write_layer};
 use oci::LayerBlob;
 use oci::unpack::{LayerTree, Limits, UnpackError, read_layer, stack};
 
+use super::filesystem::Metadata;
 use super::layout::{Incoming, MadeLayer};
 use super::{ConvertError, ConvertOptions};
 
@@ -33,9 +34,12 @@ impl Below {
         self.0.push(Placed::new(layer));
     }
 
-    /// Returns the first block that no layer has. The first one of all is the superblock's.
-    fn end_block(&self) -> u32 {
-        self.0.last().map_or(1, |layer| layer.end_block)
+    /// Returns the first block that no layer has.
+    fn end_block(&self, options: &ConvertOptions) -> Result<u32, ConvertError> {
+        match self.0.last() {
+            Some(layer) => Ok(layer.end_block),
+            None => options.file_system.data_start(options.virtual_size),
+        }
     }
 }
 
@@ -101,7 +105,7 @@ impl LayerTask<'_> {
         below: &Below,
         watch: oci::Watch<'_>,
     ) -> Result<MadeLayer, ConvertError> {
-        let start = below.end_block();
+        let start = below.end_block(self.options)?;
         let device = RefCell::new(Device {
             body,
             next: u64::from(start) * BLOCK,
@@ -115,7 +119,7 @@ impl LayerTask<'_> {
             watch,
         )
         .map_err(|error| self.explain(error, &device.borrow()))?;
-        let mut device = device.into_inner();
+        let device = device.into_inner();
         let own = places_of(&tree, &contents);
 
         let mut trees: Vec<_> = below.0.iter().map(|layer| &layer.tree).collect();
@@ -129,13 +133,15 @@ impl LayerTask<'_> {
                 .map_or(&own, |layer| &layer.places);
             places.insert(file, known.get(&origin.file).copied().unwrap_or(0));
         }
-        let metadata_at = device.block()?;
-        let place = |file| places.get(&file).copied().unwrap_or(0);
-        let uuid = Uuid::from_chain_id(&self.chain_id.0).bytes();
-        let written = erofs::metadata(&all, uuid, metadata_at, &place)?;
-        device.append(&written.metadata)?;
-        device.body.append(0, &written.superblock)?;
-        let end_block = device.block()?;
+        let metadata = Metadata {
+            tree: &all,
+            uuid: Uuid::from_chain_id(&self.chain_id.0).bytes(),
+            device: self.options.virtual_size,
+            start: device.block()?,
+            files_below: below.0.iter().map(|layer| layer.tree.len() as u64).sum(),
+            place: &|file| places.get(&file).copied().unwrap_or(0),
+        };
+        let end_block = self.options.file_system.write(&metadata, device.body)?;
         Ok(MadeLayer {
             tree,
             places: contents,

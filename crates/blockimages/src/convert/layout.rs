@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use oci::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use serde::{Deserialize, Serialize};
 
-use super::{ConvertError, ConvertOptions, ConvertedLayer};
+use super::{ConvertError, ConvertOptions, ConvertedLayer, FileSystem};
 use crate::error::file;
 use crate::{CONFIG_NAME, DeviceConfig, ImageError};
 
@@ -130,7 +130,12 @@ impl Layout {
             Codec::Zstd => "zstd",
         };
         let (block, size) = (options.compression.block_size, options.virtual_size);
-        let name = format!("{}-{codec}-{block}-{size}.json", chain.hex());
+        let fs = match options.file_system {
+            // Records are older than the choice.
+            FileSystem::Erofs => "",
+            FileSystem::Ext4 => "-ext4",
+        };
+        let name = format!("{}-{codec}-{block}-{size}{fs}.json", chain.hex());
         self.dir.join("chains").join(name)
     }
 
@@ -204,6 +209,7 @@ impl Layout {
         &self,
         config: &[u8],
         layers: &[ConvertedLayer],
+        options: &ConvertOptions,
     ) -> Result<Digest, ConvertError> {
         let mut config: serde_json::Value = serde_json::from_slice(config)?;
         let digests: Vec<_> = layers
@@ -217,7 +223,10 @@ impl Layout {
             media_type: OCI_MANIFEST.to_owned(),
             artifact_type: None,
             config: Descriptor::new(OCI_CONFIG, config.digest, config.size),
-            layers: layers.iter().map(descriptor).collect(),
+            layers: layers
+                .iter()
+                .map(|layer| descriptor(layer, options.file_system))
+                .collect(),
             subject: None,
             annotations: std::collections::BTreeMap::new(),
         };
@@ -254,12 +263,12 @@ impl Layout {
     }
 }
 
-fn descriptor(layer: &ConvertedLayer) -> Descriptor {
+fn descriptor(layer: &ConvertedLayer, file_system: FileSystem) -> Descriptor {
     let mut described = Descriptor::new(OCI_LAYER, layer.digest, layer.size);
     let annotations = [
         (BLOB_DIGEST, layer.digest.to_string()),
         (BLOB_SIZE, layer.size.to_string()),
-        (BLOB_FS_TYPE, "erofs".to_owned()),
+        (BLOB_FS_TYPE, file_system.name().to_owned()),
         (VERSION, "0.1.0".to_owned()),
     ];
     let annotations = annotations.map(|(key, value)| (key.to_owned(), value));

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use blockimages::convert::{
-    Codec, ConvertOptions, Converted, ConvertedDisk, Pushed, RegistryImage, SourceImage,
-    ZFileOptions, convert, convert_disk, push,
+    Codec, ConvertOptions, Converted, ConvertedDisk, FileSystem, Pushed, RegistryImage,
+    SourceImage, ZFileOptions, convert, convert_disk, push,
 };
 use clap::ValueEnum;
 use engine::ImageName;
@@ -22,7 +22,7 @@ use crate::output::{FormatArg, print};
 
 /// Make a block image of a container image or a disk, without root
 ///
-/// The device of a container image is an EROFS. Each layer becomes a blob that overlaybd reads, too, and that
+/// The device of a container image is a file system with all its files. Each layer becomes a blob that overlaybd reads, too, and that
 /// images share: the directory is an OCI layout with all of them. What was converted can be served from
 /// DIR/NAME.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,6 +36,9 @@ pub(super) struct ConvertArgs {
     /// What the image is called in the directory
     #[arg(long, value_name = "NAME", default_value = "image")]
     name: String,
+    /// The file system of a container image: EROFS is mounted from a file, ext4 can be written
+    #[arg(long, value_name = "KIND", value_enum, default_value = "erofs")]
+    fs: FsArg,
     /// How blocks are compressed
     #[arg(long, value_enum, default_value = "lz4")]
     codec: CodecArg,
@@ -55,6 +58,12 @@ pub(super) struct ConvertArgs {
     registry: RegistryArgs,
     #[command(flatten)]
     format: FormatArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FsArg {
+    Erofs,
+    Ext4,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -142,6 +151,10 @@ impl ConvertArgs {
             bail!("--block-size must be 4K, 8K, 16K or 32K");
         }
         Ok(ConvertOptions {
+            file_system: match self.fs {
+                FsArg::Erofs => FileSystem::Erofs,
+                FsArg::Ext4 => FileSystem::Ext4,
+            },
             compression: ZFileOptions {
                 codec: match self.codec {
                     CodecArg::Lz4 => Codec::Lz4,
