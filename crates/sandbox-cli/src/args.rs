@@ -106,6 +106,20 @@ pub(crate) struct ServeArgs {
     /// Have handlers answer POST /run/NAME here, for whoever reaches it
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<std::net::SocketAddr>,
+    /// Make a bridge with these addresses for sandboxes with --network veth; the first one is the machine's
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    pub(crate) subnet: Option<sandbox::Subnet>,
+    /// The name of the bridge
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "sandbox0",
+        requires = "subnet"
+    )]
+    pub(crate) bridge: String,
+    /// Let sandboxes on the bridge reach each other
+    #[arg(long, requires = "subnet")]
+    pub(crate) neighbours: bool,
     /// Memory of Zygotes and of sandboxes that wait for requests to their handlers, together
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub(crate) keep_memory: u64,
@@ -149,6 +163,16 @@ pub(crate) enum HandlerCommand {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum NetworkArg {
+    /// A loopback device of its own
+    None,
+    /// An address of its own, on the daemon's bridge
+    Veth,
+    /// That of the machine
+    Host,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum RuntimeArg {
     /// handler.py with def handle(event)
     Python,
@@ -175,9 +199,9 @@ pub(crate) struct HandlerArgs {
     /// What it needs, as it was given to `sandbox package add`
     #[arg(long, value_name = "REQUIREMENT")]
     pub(crate) require: Vec<String>,
-    /// Share the network of the machine; without it there is none
-    #[arg(long)]
-    pub(crate) host_network: bool,
+    /// Its network
+    #[arg(long, value_enum, value_name = "KIND", default_value = "none")]
+    pub(crate) network: NetworkArg,
     /// The most memory of each sandbox
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     pub(crate) memory: u64,
@@ -293,9 +317,9 @@ pub(crate) struct RunArgs {
     /// A directory that it may write to at /scratch
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
-    /// Share the network of the machine; without it there is none
-    #[arg(long)]
-    pub(crate) host_network: bool,
+    /// Its network
+    #[arg(long, value_enum, value_name = "KIND", default_value = "none")]
+    pub(crate) network: NetworkArg,
     /// The most memory, /tmp included
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     pub(crate) memory: u64,

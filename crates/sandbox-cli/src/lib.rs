@@ -29,7 +29,10 @@ pub fn main() -> ExitCode {
     match run::run(&args) {
         Ok(code) => code,
         Err(error) => {
-            text::complain(&format!("sandbox: {error:#}"));
+            text::complain(&format!(
+                "sandbox: {}",
+                text::with_flags(&format!("{error:#}"))
+            ));
             ExitCode::from(run::FAILED)
         }
     }

@@ -18,8 +18,8 @@ use sandbox_service::bodies::{
 use sandbox_service::client::Client;
 
 use crate::args::{
-    BaseCommand, Command, ExecArgs, HandlerCommand, PackageCommand, PythonArgs, RunArgs,
-    RuntimeArg, Sandbox, ZygoteCommand,
+    BaseCommand, Command, ExecArgs, HandlerCommand, NetworkArg, PackageCommand, PythonArgs,
+    RunArgs, RuntimeArg, Sandbox, ZygoteCommand,
 };
 use crate::serve::{serve, socket};
 use crate::show;
@@ -160,7 +160,7 @@ fn handler(client: &Client, json: bool, command: &HandlerCommand) -> anyhow::Res
                 interpreter: interpreter.to_owned(),
                 requires: args.require.clone(),
                 environment: environment(&args.env)?,
-                network: network(args.host_network),
+                network: network(args.network),
                 limits: Limits {
                     memory_bytes: args.memory << 20,
                     ..Limits::default()
@@ -188,10 +188,11 @@ fn environment(variables: &[String]) -> anyhow::Result<BTreeMap<String, String>>
     Ok(environment)
 }
 
-fn network(is_host: bool) -> Network {
-    match is_host {
-        true => Network::Host,
-        false => Network::None,
+fn network(kind: NetworkArg) -> Network {
+    match kind {
+        NetworkArg::None => Network::None,
+        NetworkArg::Veth => Network::Veth,
+        NetworkArg::Host => Network::Host,
     }
 }
 
@@ -214,7 +215,7 @@ fn request(args: &RunArgs) -> anyhow::Result<Request> {
         code: dir(&args.code)?,
         packages: dir(store)?,
         scratch: dir(&args.scratch)?,
-        network: network(args.host_network),
+        network: network(args.network),
         limits: Limits {
             memory_bytes: args.memory << 20,
             processes: args.processes,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use nix::sys::signal::{SigSet, Signal};
-use sandbox::Config;
+use sandbox::{BridgeConfig, Config, Neighbours};
 use sandbox_handlers::Budget;
 use sandbox_service::Daemon;
 use sandbox_service::api::{self, Api};
@@ -31,7 +31,16 @@ pub(crate) fn serve(run_dir: &Path, args: &ServeArgs) -> anyhow::Result<()> {
     ends.add(Signal::SIGINT);
     ends.add(Signal::SIGTERM);
     ends.thread_block().context("waiting for signals")?;
+    let bridge = args.subnet.map(|subnet| BridgeConfig {
+        name: args.bridge.clone(),
+        subnet,
+        neighbours: match args.neighbours {
+            true => Neighbours::Reachable,
+            false => Neighbours::Apart,
+        },
+    });
     let config = Config {
+        bridge,
         first_uid: args.first_uid,
         sandboxes_max: args.max,
         ..Config::new(run_dir, &args.cgroup)

@@ -33,7 +33,7 @@ fn mebibytes(bytes: u64) -> String {
 
 pub(crate) fn sandboxes(views: &[SandboxView]) -> String {
     let mut rows = vec![
-        ["ID", "BASE", "STATE", "PID", "MEMORY", "COMMAND"]
+        ["ID", "BASE", "STATE", "PID", "ADDRESS", "MEMORY", "COMMAND"]
             .map(str::to_owned)
             .to_vec(),
     ];
@@ -44,6 +44,8 @@ pub(crate) fn sandboxes(views: &[SandboxView]) -> String {
             view.base.clone(),
             phase(view.phase),
             view.pid.to_string(),
+            view.address
+                .map_or_else(|| "-".to_owned(), |address| address.to_string()),
             view.memory_bytes.map_or_else(|| "-".to_owned(), mebibytes),
             command.chars().take(60).collect(),
         ]);

@@ -35,6 +35,22 @@ pub(crate) fn complain(line: &str) {
     let _unread = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
+/// Settings of the daemon in messages of libraries, and the flags of `sandbox serve` that set them.
+const SETTINGS: &[(&str, &str)] = &[
+    ("`bridge`", "sandbox serve --bridge"),
+    ("`run_dir`", "--run-dir"),
+    ("`subnet`", "sandbox serve --subnet"),
+];
+
+/// Writes the flags in the place of settings.
+pub(crate) fn with_flags(message: &str) -> String {
+    let mut text = message.to_owned();
+    for (setting, flag) in SETTINGS {
+        text = text.replace(setting, flag);
+    }
+    text
+}
+
 /// Lays rows out in columns; the first row is the heading.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);

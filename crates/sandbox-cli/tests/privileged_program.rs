@@ -3,6 +3,8 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::io::Read as _;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,11 +16,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Served {
     dir: tempfile::TempDir,
     cgroup: String,
+    /// More arguments of the daemon.
+    more: Vec<String>,
     daemon: Option<Child>,
 }
 
 impl Served {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(more: &[&str]) -> Self {
         assert!(is_root(), "this test needs root");
         let dir = tempfile::tempdir().unwrap();
         let name = dir.path().file_name().unwrap().to_str().unwrap();
@@ -26,6 +34,7 @@ impl Served {
         let mut served = Self {
             dir,
             cgroup,
+            more: more.iter().map(|&more| more.to_owned()).collect(),
             daemon: None,
         };
         served.serve();
@@ -63,6 +72,7 @@ impl Served {
             .arg("--run-dir")
             .arg(self.run_dir())
             .args(arguments)
+            .args(&self.more)
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -300,6 +310,57 @@ fn a_package_is_added_required_and_removed() {
     served.refused(&run);
     let error = served.refused(&["package", "add", "--base", "host", "--from", from, "bread"]);
     assert!(error.contains("resolving bread failed"), "{error}");
+}
+
+#[test]
+fn a_sandbox_on_the_bridge_has_an_address_that_outlives_the_daemon() {
+    let pid = std::process::id();
+    let subnet = format!("10.{}.{}.0/24", 192 + (pid >> 8 & 31), pid & 255);
+    let bridge = format!("c{:x}", pid & 0x7fff);
+    let mut served = Served::start_with(&["--subnet", &subnet, "--bridge", &bridge]);
+    let text = "import socket
+server = socket.create_server(('', 80))
+while True: server.accept()[0].sendall(b'here')";
+    let server = ["/usr/bin/python3", "-c", text];
+    let mut run = vec!["run", "--base", "host", "--network", "veth", "-d", "--"];
+    run.extend(server);
+    let id = served.ok(&run);
+    let ps = served.ok(&["ps"]);
+    let line = ps.lines().find(|line| line.contains(id.trim())).unwrap();
+    let address = line.split_whitespace().find(|word| word.starts_with("10."));
+    let address: Ipv4Addr = address.expect(line).parse().unwrap();
+    let reach = || {
+        let deadline = Instant::now() + PATIENCE;
+        let mut said = String::new();
+        while said.is_empty() {
+            assert!(Instant::now() < deadline, "nothing answers at {address}");
+            // Refused until it listens.
+            if let Ok(mut stream) = TcpStream::connect_timeout(&(address, 80).into(), PATIENCE) {
+                stream.read_to_string(&mut said).unwrap();
+            }
+        }
+        assert_eq!(said, "here");
+    };
+    reach();
+    served.kill();
+    reach();
+    served.serve();
+    reach();
+    assert!(served.ok(&["ps"]).contains(&address.to_string()));
+    // No other flag is meant by the advice.
+    let plain = Served::start();
+    let error = plain.refused(&[
+        "run",
+        "--base",
+        "host",
+        "--network",
+        "veth",
+        "--",
+        "/bin/true",
+    ]);
+    assert!(error.contains("sandbox serve --subnet"), "{error}");
+    drop(served);
+    assert!(!Path::new("/sys/class/net").join(bridge).exists());
 }
 
 #[test]

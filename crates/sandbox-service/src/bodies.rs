@@ -105,6 +105,9 @@ pub struct SandboxView {
     pub pid: u32,
     /// The user that it is.
     pub user: u32,
+    /// Its address on the bridge, if it has one.
+    #[serde(default)]
+    pub address: Option<std::net::Ipv4Addr>,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: u64,
     /// The packages that it requested.
@@ -127,6 +130,7 @@ impl SandboxView {
             phase: sandbox.phase(),
             pid: sandbox.pid(),
             user: sandbox.user(),
+            address: sandbox.address(),
             created_ms: sandbox.created_ms(),
             packages: python
                 .map_or_else(Vec::new, |python| python.packages.iter().cloned().collect()),

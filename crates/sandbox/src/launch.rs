@@ -12,7 +12,7 @@ use rawio::mount::{DetachedMount, Forbids};
 
 use crate::cgroup::Group;
 use crate::error::{Result, SandboxError, at, step};
-use crate::network::Network;
+use crate::network::{Lease, Network};
 use crate::request::Request;
 
 /// How long a process may take to reach its program, which may have to be read from a slow disk.
@@ -137,7 +137,7 @@ pub(crate) struct User(pub(crate) u32);
 pub(crate) struct Launch {
     pub(crate) request: Request,
     pub(crate) group: Group,
-    pub(crate) network: Option<OwnedFd>,
+    pub(crate) network: Option<Lease>,
     pub(crate) mounts: Mounts,
     pub(crate) stdio: [OwnedFd; 3],
     pub(crate) user: User,
@@ -149,7 +149,7 @@ impl Launch {
     pub(crate) fn new(
         request: Request,
         group: Group,
-        network: Option<OwnedFd>,
+        network: Option<Lease>,
         mounts: Mounts,
         stdio: [OwnedFd; 3],
         user: User,
@@ -180,8 +180,8 @@ impl Launch {
         for procs in self.group.legacy() {
             steps.push(("joining a control group", Step::JoinCgroup(procs)));
         }
-        if let Some(network) = &self.network {
-            let enter = Step::Enter(network.as_fd(), libc::CLONE_NEWNET);
+        if let Some(network) = self.network.as_ref().and_then(Lease::namespace) {
+            let enter = Step::Enter(network, libc::CLONE_NEWNET);
             steps.push(("entering a network namespace", enter));
         }
         steps.push(("naming the host", Step::HostName(c"sandbox")));

@@ -48,7 +48,7 @@ pub use base::{BaseSpec, PLACES};
 pub use cgroup::Limits;
 pub use error::{Result, SandboxError};
 pub use exec::Execution;
-pub use network::Network;
+pub use network::{BridgeConfig, Neighbours, Network, Subnet};
 pub use output::{KEPT_MAX_BYTES, Written};
 pub use packages::Packages;
 pub use process::ExitStatus;

@@ -4,6 +4,7 @@
 //! sandbox without a complete record was never reported to a client: it is ended.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub(crate) struct Record {
     /// The Zygotes that it descends from, the first one first.
     #[serde(default)]
     pub(crate) ancestry: Vec<String>,
+    /// Its address on the bridge.
+    #[serde(default)]
+    pub(crate) address: Option<Ipv4Addr>,
     pub(crate) request: Request,
 }
 
@@ -114,6 +118,7 @@ mod tests {
             user: 6,
             pipes: Some([4, 5]),
             ancestry: vec!["z".to_owned()],
+            address: Some(Ipv4Addr::new(10, 0, 0, 2)),
             request: Request::new("base", &["/bin/true"]),
         };
         records.write(7, &record).unwrap();

@@ -5,12 +5,14 @@
 //! others are ended and removed.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use rawio::pidfd::PidFd;
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::error::{Result, at};
+use crate::network::Networks;
 use crate::output::Stream;
 use crate::process;
 use crate::record::{Record, Records};
@@ -105,8 +107,13 @@ fn running(dir: &Path, slot: u32, record: Record, group: &Group) -> Option<Found
 }
 
 impl Found {
+    /// The address that it has on a bridge.
+    pub(crate) fn address(&self) -> Option<Ipv4Addr> {
+        self.record.address
+    }
+
     /// Makes a sandbox of it that can be watched. Output that was not read yet is read from now on.
-    pub(crate) fn into_sandbox(self, group: Group) -> Sandbox {
+    pub(crate) fn into_sandbox(self, group: Group, networks: &Networks) -> Sandbox {
         let Self {
             record,
             process,
@@ -120,7 +127,7 @@ impl Found {
         });
         let controls = Controls {
             group,
-            network: None,
+            network: record.address.and_then(|address| networks.adopt(address)),
             next: match record.ancestry.is_empty() {
                 true => Next::Anybody,
                 false => Next::Nobody,

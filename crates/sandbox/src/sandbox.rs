@@ -1,6 +1,6 @@
 //! One sandbox: its process, and what can be done to it.
 
-use std::os::fd::OwnedFd;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{Group, Lent, Pool};
 use crate::error::{Result, SandboxError, step};
-use crate::network::Networks;
+use crate::network::{Lease, Networks};
 use crate::output::{Stream, Written};
 use crate::process::ExitStatus;
 use crate::record::Record;
@@ -57,7 +57,7 @@ pub enum Cause {
 #[derive(Debug)]
 pub(crate) struct Controls {
     pub(crate) group: Group,
-    pub(crate) network: Option<OwnedFd>,
+    pub(crate) network: Option<Lease>,
     pub(crate) next: Next,
 }
 
@@ -75,7 +75,6 @@ pub(crate) enum Next {
 impl Controls {
     /// Returns all resources.
     pub(crate) fn give_back(self, pool: &Pool, networks: &Networks) {
-        // Who is still there still uses the network.
         let is_empty = match self.next {
             Next::Anybody => pool.put_back(self.group),
             Next::Siblings(lent) => {
@@ -84,8 +83,8 @@ impl Controls {
             }
             Next::Nobody => pool.discard(self.group),
         };
-        if let Some(network) = self.network.filter(|_| is_empty) {
-            networks.put_back(network);
+        if let Some(network) = self.network {
+            networks.put_back(network, is_empty);
         }
     }
 }
@@ -155,6 +154,11 @@ impl Sandbox {
     /// Returns the Zygotes that it descends from, the first one first.
     pub fn ancestry(&self) -> &[String] {
         &self.record.ancestry
+    }
+
+    /// Returns its address, if it has one of its own.
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        self.record.address
     }
 
     /// Returns when it was made, in milliseconds since 1970.

@@ -20,11 +20,11 @@ use crate::cgroup::{Hierarchies, Pool};
 use crate::error::{Result, SandboxError, at};
 use crate::exec::Execution;
 use crate::launch::{Confinement, Launch, Mounts, User};
-use crate::network::Network;
+use crate::network::{BridgeConfig, Lease, Networks};
 use crate::process;
 use crate::record::{self, Record, Records};
 use crate::request::{Request, Stdio};
-use crate::restore;
+use crate::restore::{self, Found};
 use crate::sandbox::{Controls, Next, Phase, Sandbox, now_ms};
 use crate::starters::Starters;
 use crate::stdio::{Streams, open_stdio};
@@ -45,6 +45,8 @@ pub struct Config {
     pub first_uid: u32,
     /// How many sandboxes there may be.
     pub sandboxes_max: u32,
+    /// The bridge of those that have a network of their own; `None` for no such sandboxes.
+    pub bridge: Option<BridgeConfig>,
 }
 
 impl Config {
@@ -57,6 +59,7 @@ impl Config {
             // numbers that some programs take for negative.
             first_uid: 0x7000_0000,
             sandboxes_max: 4096,
+            bridge: None,
         }
     }
 }
@@ -116,7 +119,9 @@ impl Sandboxes {
         let found = restore::find(&hierarchies, &records)?;
         let taken: Vec<u32> = found.iter().map(|found| found.slot).collect();
         let pool = Pool::new(hierarchies, config.sandboxes_max, &taken);
-        let shared = Arc::new(Shared::new(pool, records)?);
+        let addresses: Vec<_> = found.iter().filter_map(Found::address).collect();
+        let networks = Networks::open(config.bridge.as_ref(), &dir, &addresses)?;
+        let shared = Arc::new(Shared::new(pool, networks, records)?);
         let watch = Some(shared.watch()?);
         let sandboxes = Self {
             config,
@@ -133,7 +138,7 @@ impl Sandboxes {
         };
         for found in found {
             let group = sandboxes.shared.pool.adopt(&found.dir, found.slot)?;
-            let sandbox = found.into_sandbox(group);
+            let sandbox = found.into_sandbox(group, &sandboxes.shared.networks);
             sandboxes.know(&Arc::new(sandbox))?;
         }
         Ok(sandboxes)
@@ -224,10 +229,7 @@ impl Sandboxes {
         let mut group = self.shared.pool.take()?;
         let user = self.user_of(group.slot);
         let limited = group.limit(&request.limits);
-        let network = limited.and_then(|()| match request.network {
-            Network::None => self.shared.networks.take().map(Some),
-            Network::Host => Ok(None),
-        });
+        let network = limited.and_then(|()| self.shared.networks.take(request.network));
         let network = match network {
             Ok(network) => network,
             Err(error) => {
@@ -275,6 +277,7 @@ impl Sandboxes {
             user: user.0,
             pipes,
             ancestry,
+            address: controls.network.as_ref().and_then(Lease::address),
             request,
         };
         let written = self.shared.records.write(controls.group.slot, &record);
@@ -415,6 +418,7 @@ impl Drop for Sandboxes {
         }
         self.end_zygotes();
         self.shared.pool.clear();
+        self.shared.networks.close();
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(pool: Pool, records: Records) -> Result<Self> {
+    pub(crate) fn new(pool: Pool, networks: Networks, records: Records) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(step("watching"))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags).map_err(step("watching"))?;
@@ -52,7 +52,7 @@ impl Shared {
         epoll.add(&wake, event).map_err(step("watching"))?;
         Ok(Self {
             pool,
-            networks: Networks::default(),
+            networks,
             records,
             epoll,
             wake,

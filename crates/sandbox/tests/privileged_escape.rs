@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use rig::{PATIENCE, Rig, python, shell};
-use sandbox::{ExitStatus, Network, Request};
+use sandbox::{ExitStatus, Neighbours, Network, Request};
 
 const ATTACKS: &str = include_str!("attacks.py");
 
@@ -17,7 +17,10 @@ const ATTACKS: &str = include_str!("attacks.py");
 const ATTEMPTS: usize = 74;
 
 fn attack(network: Network) {
-    let rig = Rig::new();
+    let rig = match network {
+        Network::Veth => Rig::on_bridge(Neighbours::Apart),
+        Network::None | Network::Host => Rig::new(),
+    };
     let name = format!("sandbox-test-{}-{network:?}", std::process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let _listener = UnixListener::bind_addr(&address).unwrap();
@@ -43,6 +46,11 @@ fn refused(said: &str) {
 #[test]
 fn no_attempt_succeeds_without_a_network() {
     attack(Network::None);
+}
+
+#[test]
+fn no_attempt_succeeds_on_the_bridge() {
+    attack(Network::Veth);
 }
 
 #[test]

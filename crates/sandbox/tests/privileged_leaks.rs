@@ -13,7 +13,7 @@ use std::process::{Command, Stdio as ProcessStdio};
 use std::time::Duration;
 
 use rig::{PATIENCE, Rig, python, shell};
-use sandbox::{Cause, ExitStatus, Phase, Request, Stdio};
+use sandbox::{Cause, ExitStatus, Neighbours, Phase, Request, Stdio};
 
 /// What there is of a rig on the machine.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +23,7 @@ struct Held {
     groups: usize,
     processes: usize,
     records: usize,
+    devices: usize,
 }
 
 impl Held {
@@ -36,6 +37,7 @@ impl Held {
             records: fs::read_dir(rig.config.run_dir.join("sandboxes"))
                 .unwrap()
                 .count(),
+            devices: rig.devices().len(),
         }
     }
 }
@@ -105,7 +107,8 @@ fn thousands_of_sandboxes_leave_nothing() {
 /// The program is killed at some time, and the next one finds what it has left.
 #[test]
 fn a_program_that_is_killed_leaves_what_runs_and_nothing_else() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::on_bridge(Neighbours::Apart);
+    let bridge = rig.config.bridge.clone().unwrap();
     rig.close();
     let mut random = 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(std::process::id());
     let mut outlived = 0;
@@ -114,6 +117,7 @@ fn a_program_that_is_killed_leaves_what_runs_and_nothing_else() {
             .arg(&rig.config.run_dir)
             .arg(&rig.config.cgroup)
             .arg(rig.config.first_uid.to_string())
+            .args([&bridge.name, &bridge.subnet.to_string()])
             .stdout(ProcessStdio::piped())
             .spawn()
             .unwrap();
@@ -174,6 +178,7 @@ fn a_program_that_is_killed_leaves_what_runs_and_nothing_else() {
             "round {round}"
         );
         rig.close();
+        assert_eq!(rig.devices(), [""; 0], "round {round}");
     }
     assert!(outlived > 0, "no sandbox was there to go on");
     rig.reopen();
@@ -183,9 +188,11 @@ fn a_program_that_is_killed_leaves_what_runs_and_nothing_else() {
 #[test]
 fn a_sandbox_goes_on_without_its_program() {
     let mut rig = Rig::new();
-    let mut request = shell("echo before; read x </tmp/never; exit 9");
-    request.command[2] =
-        "mkfifo /tmp/go; echo before; read x </tmp/go; echo after; exit 9".to_owned();
+    // It ends after the other program has: its end would end that, too.
+    let request = shell(
+        "mkfifo /tmp/go; echo before; read x </tmp/go; echo after
+        set -- /proc/[0-9]*; until test $# = 1; do set -- /proc/[0-9]*; done; exit 9",
+    );
     let id = rig.start(request).id().to_owned();
     let mut timed = python("import time; time.sleep(1000)");
     timed.timeout_ms = Some(2000);

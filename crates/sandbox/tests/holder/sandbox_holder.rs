@@ -1,6 +1,6 @@
 //! A program that makes sandboxes until it is killed, and says what it has made.
 //!
-//! Its arguments are a directory, a control group and the first user. A line is written when a sandbox
+//! Its arguments are a directory, a control group, the first user, and the name and the subnet of a bridge. A line is written when a sandbox
 //! runs that is to go on, and before one is ended.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -8,12 +8,17 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use sandbox::{BaseSpec, Config, Network, Request, Sandboxes, Stdio};
+use sandbox::{BaseSpec, BridgeConfig, Config, Neighbours, Network, Request, Sandboxes, Stdio};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let mut config = Config::new(Path::new(&arguments[1]), &arguments[2]);
     config.first_uid = arguments[3].parse().unwrap();
+    config.bridge = Some(BridgeConfig {
+        name: arguments[4].clone(),
+        subnet: arguments[5].parse().unwrap(),
+        neighbours: Neighbours::Apart,
+    });
     let sandboxes = Sandboxes::open(config).unwrap();
     let base = BaseSpec {
         name: "host".to_owned(),
@@ -28,8 +33,11 @@ fn main() {
         let short = Request::new("host", &["/bin/true"]);
         sandboxes.create(short, Stdio::Null).unwrap();
         let mut long = Request::new("host", &["/bin/sleep", "1000"]);
-        if round % 2 == 1 {
-            long.network = Network::Host;
+        // Few enough for the subnet: the one that is killed below is on the bridge, too.
+        match round % 8 {
+            1 | 5 => long.network = Network::Host,
+            0 | 2 if round < 200 => long.network = Network::Veth,
+            _ => {}
         }
         let stdio = if round % 3 == 0 {
             Stdio::Captured

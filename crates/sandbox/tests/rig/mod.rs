@@ -14,7 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use sandbox::{BaseSpec, Config, Exit, ExitStatus, Request, Sandbox, Sandboxes, Stdio};
+use sandbox::{
+    BaseSpec, BridgeConfig, Config, Exit, ExitStatus, Neighbours, Request, Sandbox, Sandboxes,
+    Stdio,
+};
 
 /// Long enough for the slowest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,6 +31,15 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
+        Self::with_bridge(None)
+    }
+
+    /// With a bridge of its own, which has 29 addresses for sandboxes.
+    pub(crate) fn on_bridge(neighbours: Neighbours) -> Self {
+        Self::with_bridge(Some(neighbours))
+    }
+
+    fn with_bridge(neighbours: Option<Neighbours>) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "this test needs root");
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -40,6 +52,15 @@ impl Rig {
         // Not those of another test's sandboxes.
         config.first_uid += (pid % 30_000) * 0x4000 + number * 0x200;
         config.sandboxes_max = 0x200;
+        config.bridge = neighbours.map(|neighbours| {
+            let (block, rest) = (pid >> 8 & 127, pid & 255);
+            let subnet = format!("10.{}.{rest}.{}/27", 64 + block, number % 8 * 32);
+            BridgeConfig {
+                name: format!("t{:x}x{number}", pid & 0x7fff),
+                subnet: subnet.parse().unwrap(),
+                neighbours,
+            }
+        });
         let mut rig = Self {
             dir,
             config,
@@ -82,6 +103,29 @@ impl Rig {
         let (exit, said) = self.run(python(script));
         assert_eq!(exit.status, ExitStatus::Code(0), "{said}");
         said
+    }
+
+    /// Waits until something holds.
+    pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(std::time::Instant::now() < deadline, "not in time: {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Returns the network devices of the rig that the machine has: the bridge and its ports.
+    pub(crate) fn devices(&self) -> Vec<String> {
+        let Some(bridge) = &self.config.bridge else {
+            return Vec::new();
+        };
+        let all = std::fs::read_dir("/sys/class/net").unwrap();
+        let names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let is_its = |name: &String| {
+            let rest = name.strip_prefix(&bridge.name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        names.filter(is_its).collect()
     }
 
     /// Returns the control groups of the rig that are there.
