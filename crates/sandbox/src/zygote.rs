@@ -195,7 +195,7 @@ impl Zygote {
                 ("RLIMIT_NOFILE", limits.descriptors.into()),
                 (
                     "RLIMIT_NPROC",
-                    launch::PROCESSES_MAX.min(limits.processes.into()),
+                    launch::processes_max().min(limits.processes.into()),
                 ),
                 ("RLIMIT_MEMLOCK", 64 << 10),
             ]),

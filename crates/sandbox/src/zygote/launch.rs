@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicU64;
 
 use nix::fcntl::{OFlag, openat};
 use nix::libc;
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::Mode;
 use parking_lot::Mutex;
 use rawio::child::{Birth, OwnMount, Started, Step};
@@ -38,8 +39,15 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWNET;
 
-/// The most processes that a child can be allowed: it inherits the limit, and only lowers it.
-pub(super) const PROCESSES_MAX: u64 = 32_768;
+/// The most processes that a child can be allowed, on a machine of any size.
+const PROCESSES_MAX: u64 = 32_768;
+
+/// The most processes that a child can be allowed: it inherits the limit, and only lowers it. A Zygote has no right
+/// to more than this process has, which is less on a machine with little memory.
+pub(super) fn processes_max() -> u64 {
+    let own = getrlimit(Resource::RLIMIT_NPROC);
+    own.map_or(PROCESSES_MAX, |(_, most)| most.min(PROCESSES_MAX))
+}
 
 const DATA_ONLY: Forbids = Forbids::PRIVILEGES.and(Forbids::DEVICES);
 
@@ -193,7 +201,7 @@ impl Parts {
         steps.extend([
             ("starting a session", Step::NewSession),
             limit(libc::RLIMIT_CORE, 0),
-            limit(libc::RLIMIT_NPROC, PROCESSES_MAX),
+            limit(libc::RLIMIT_NPROC, processes_max()),
             (
                 "becoming root of its namespace",
                 Step::Become { uid: 0, gid: 0 },

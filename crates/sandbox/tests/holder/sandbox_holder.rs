@@ -1,6 +1,6 @@
 //! A program that makes sandboxes until it is killed, and says what it has made.
 //!
-//! Its arguments are a directory, a control group, the first user, and the name and the subnet of a bridge. A line is written when a sandbox
+//! Its arguments are a directory, a control group, the first user, and the name and the subnet of a bridge, if there is to be one. A line is written when a sandbox
 //! runs that is to go on, and before one is ended.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -14,7 +14,8 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let mut config = Config::new(Path::new(&arguments[1]), &arguments[2]);
     config.first_uid = arguments[3].parse().unwrap();
-    config.bridge = Some(BridgeConfig {
+    let has_bridge = arguments.len() > 4;
+    config.bridge = has_bridge.then(|| BridgeConfig {
         name: arguments[4].clone(),
         subnet: arguments[5].parse().unwrap(),
         neighbours: Neighbours::Apart,
@@ -36,7 +37,7 @@ fn main() {
         // Few enough for the subnet: the one that is killed below is on the bridge, too.
         match round % 8 {
             1 | 5 => long.network = Network::Host,
-            0 | 2 if round < 200 => long.network = Network::Veth,
+            0 | 2 if has_bridge && round < 200 => long.network = Network::Veth,
             _ => {}
         }
         let stdio = if round % 3 == 0 {
