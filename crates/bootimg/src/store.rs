@@ -30,7 +30,7 @@ mod stacks;
 mod tests;
 mod transfer;
 
-use catalog::Catalog;
+use catalog::{Catalog, Lengths};
 pub use faster::{CopyParts, FasterCopies, FasterCopy};
 pub use gc::{GcMode, GcReport};
 use lock::Lock;
@@ -192,7 +192,7 @@ impl Store {
     /// # Errors
     /// If the store cannot be read.
     pub fn list(&self) -> Result<Vec<StoredImage>, StoreError> {
-        Ok(Catalog::read(&self.places)?.list())
+        Ok(Catalog::read(&self.places, Lengths::OfFiles)?.list())
     }
 
     /// Returns the id of the image that has this name, this id, or the only id that starts like

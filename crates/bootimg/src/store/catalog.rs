@@ -12,20 +12,23 @@ use std::time::{Duration, SystemTime};
 use blocks::{ContentId, Digest, SourceId};
 
 use crate::backing::Backing;
-use crate::data::Run;
+use crate::data::{DataSpace, Run};
 use crate::header::Variant;
 use crate::layout::PAGE_BYTES;
 use crate::reader::{ReadError, Sealed};
 use crate::store::copy_parts::CopyParts;
 use crate::store::pass::read_soon;
 use crate::store::places::Places;
-use crate::store::segment::Segment;
+use crate::store::segment::{Segment, blocks_of_file};
 use crate::{FormatError, Image, ImageId, ImageInfo, OpenError, StoreError, StoredImage};
 use groups::groups;
 
 /// How often an image is opened anew when a segment of it is gone: that happens when a segment
 /// is repacked between reading the image and opening its segments.
 const OPEN_TRIES: u32 = 3;
+/// The image of a disk that is booted has 30 KiB beside its data, one with the names of a large container image
+/// some MiB, of which not all is needed at once.
+const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
 /// An image, without its content.
 #[derive(Debug)]
@@ -50,8 +53,26 @@ pub(super) struct Catalog {
     pub(super) pins: BTreeSet<ImageId>,
 }
 
+/// How the lengths of segments become known.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lengths {
+    /// By the lengths of their files: nothing is read of them.
+    OfFiles,
+    /// From their headers, which are verified.
+    Verified,
+}
+
+impl Lengths {
+    fn blocks(self, path: &Path) -> Option<u64> {
+        match self {
+            Self::OfFiles => blocks_of_file(path.metadata().ok()?.len()),
+            Self::Verified => Some(Segment::open(path).ok()?.blocks()),
+        }
+    }
+}
+
 impl Catalog {
-    pub(super) fn read(places: &Places) -> Result<Self, StoreError> {
+    pub(super) fn read(places: &Places, lengths: Lengths) -> Result<Self, StoreError> {
         let mut images = Vec::new();
         let mut broken = Vec::new();
         let ids = places.images()?;
@@ -72,8 +93,7 @@ impl Catalog {
         }
         let mut segments = BTreeMap::new();
         for id in places.segments()? {
-            let segment = Segment::open(&places.segment(&id));
-            segments.insert(id, segment.ok().map(|segment| segment.blocks()));
+            segments.insert(id, lengths.blocks(&places.segment(&id)));
         }
         Ok(Self {
             images,
@@ -89,12 +109,19 @@ impl Catalog {
         let users = self.users(|_| true);
         let now = SystemTime::now();
         let groups = groups(&self.images, &self.segments);
+        let mut names: BTreeMap<ImageId, Vec<String>> = BTreeMap::new();
+        for (name, id) in &self.names {
+            if let Some(id) = id {
+                names.entry(*id).or_default().push(name.clone());
+            }
+        }
         let mut list: Vec<_> = self
             .images
             .iter()
             .zip(groups)
             .map(|(held, groups)| StoredImage {
                 groups,
+                names: names.remove(&held.info.id).unwrap_or_default(),
                 ..self.stored(held, &users, now)
             })
             .collect();
@@ -105,12 +132,8 @@ impl Catalog {
     fn stored(&self, held: &Held, users: &Users, now: SystemTime) -> StoredImage {
         let (own, shared) = users.of(held);
         let own_bytes = held.info.file_bytes + own * PAGE_BYTES;
-        let names = self.names.iter();
         StoredImage {
-            names: names
-                .filter(|(_, id)| *id == Some(held.info.id))
-                .map(|(name, _)| name.clone())
-                .collect(),
+            names: Vec::new(),
             pinned: self.pins.contains(&held.info.id),
             own_bytes,
             shared_bytes: shared * PAGE_BYTES,
@@ -143,11 +166,14 @@ impl Catalog {
 impl Held {
     fn read(places: &Places, id: &ImageId) -> Result<Self, OpenError> {
         let path = places.image(id);
-        let sealed = read_sealed(&path, id)?;
+        let sealed = read_whole(&path, id)?;
         let in_file = |error| located(&path, error);
         let segments = sealed.segments().map_err(in_file)?;
-        let runs = sealed.runs().map_err(in_file)?;
-        let image = Image::decode(sealed, Vec::new()).map_err(in_file)?;
+        let mut image = Image::decode(sealed, Vec::new()).map_err(in_file)?;
+        let runs = match &mut image.data {
+            DataSpace::Thin { runs, .. } => std::mem::take(runs),
+            DataSpace::Mapped { .. } | DataSpace::Packed { .. } => Vec::new(), // not in a store
+        };
         let plan = image.plan();
         let runs_seen = u64::from(plan.runs.max(1));
         let expected = plan
@@ -253,7 +279,7 @@ pub(super) struct Described {
 pub(super) fn describe(places: &Places, id: &ImageId) -> Result<Described, StoreError> {
     places.must_have(id)?;
     let path = places.image(id);
-    let sealed = read_sealed(&path, id)?;
+    let sealed = read_whole(&path, id)?;
     let in_file = |error| located(&path, error);
     Ok(Described {
         segments: sealed.segments().map_err(in_file)?,
@@ -278,7 +304,7 @@ fn try_open(places: &Places, id: &ImageId) -> Result<Image, OpenError> {
 /// Opens a copy in parts of an image; `path` is for messages.
 pub(super) fn open_copy(copy: CopyParts, path: &Path, id: &ImageId) -> Result<Image, OpenError> {
     let in_file = |error| located(path, error);
-    let sealed = seal(copy.image, path, id)?;
+    let sealed = seal(Backing::file(copy.image), path, id)?;
     let files = copy.segments.into_iter();
     let files: BTreeMap<ContentId, Backing> = files
         .map(|(name, file)| (name, Backing::file(file)))
@@ -353,11 +379,22 @@ fn hints(places: &Places) -> Result<BTreeSet<ImageId>, StoreError> {
 
 fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
     let file = File::open(path).map_err(|error| located(path, error.into()))?;
-    seal(file, path, id)
+    seal(Backing::file(file), path, id)
 }
 
-fn seal(file: File, path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
-    let file = Backing::file(file);
+/// Reads an image of which every part is needed now, at once if it is small, as those without files are.
+fn read_whole(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
+    let io = |error: io::Error| located(path, error.into());
+    let file = File::open(path).map_err(io)?;
+    let len = file.metadata().map_err(io)?.len();
+    if len > WHOLE_BYTES_MAX {
+        return seal(Backing::file(file), path, id);
+    }
+    let bytes = Backing::file(file).read_vec(0, len).map_err(io)?;
+    seal(Backing::Memory(bytes.into()), path, id)
+}
+
+fn seal(file: Backing, path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
     let sealed = Sealed::read(file).map_err(|error| located(path, error))?;
     if sealed.header.variant != Variant::Thin || sealed.id() != *id {
         let source = FormatError::Rule {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use blocks::ContentId;
 
 use crate::layout::{HASH, PAGE_BYTES, len64};
-use crate::store::catalog::{Catalog, Users};
+use crate::store::catalog::{Catalog, Lengths, Users};
 use crate::store::places::file_bytes;
 use crate::{ImageId, Store, StoreError};
 
@@ -54,7 +54,7 @@ impl Store {
         mode: GcMode,
         keep: Option<ImageId>,
     ) -> Result<GcReport, StoreError> {
-        let catalog = Catalog::read(&self.places)?;
+        let catalog = Catalog::read(&self.places, Lengths::Verified)?;
         let mut plan = Plan {
             catalog: &catalog,
             gone: BTreeSet::new(),

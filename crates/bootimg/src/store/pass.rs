@@ -5,19 +5,22 @@
 //! order of the segments on the disk, including small gaps between them if reading a gap takes less time
 //! than a seek, which is measured, and verifies each block once, by the table of its segment.
 
+mod choice;
 mod device;
 mod order;
 mod reading;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 
 use blocks::{BlockIndex, BlockRange, ContentId, RangeSet};
 use rawio::resident::{Resident, is_only_copy};
 
+use crate::backing::Backing;
 use crate::data::segment_offset;
 use crate::layout::PAGE_BYTES;
 use crate::store::catalog::{self, Described};
-use crate::store::segment::Segment;
 use crate::{Image, ImageId, Store, StoreError, Watch};
 pub(super) use order::read_soon;
 
@@ -45,6 +48,8 @@ pub struct Pass {
     pub bytes: u64,
     /// Bytes between them that were read, too, because that took less time than to seek.
     pub gap_bytes: u64,
+    /// In how many requests, each for no more than the disk takes at once.
+    pub requests: u64,
     /// By segment: the blocks that each image needs.
     pub(super) wanted: BTreeMap<ContentId, Vec<(ImageId, RangeSet)>>,
     /// By segment: the pages that were in the page cache before.
@@ -107,14 +112,15 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut suspect: BTreeSet<ImageId> = BTreeSet::new();
         for id in wanted.keys() {
-            if let Ok(segment) = Segment::open(&self.places.segment(id))
-                && let Some(before) = segment.into_backing().resident()
+            if let Ok(file) = File::open(self.places.segment(id))
+                && let Some(before) = Backing::file(file).resident()
             {
                 pass.before.insert(*id, before);
             }
         }
         let read = reading::read(&self.places, wanted, &mut *watch)?;
         (pass.bytes, pass.gap_bytes) = (read.bytes, read.gap_bytes);
+        pass.requests = read.requests;
         for (segment, bad) in &read.bad {
             let users = pass.wanted.get(segment).into_iter().flatten();
             let hit = users.filter(|(_, set)| set.common_len(bad) > 0);
@@ -149,7 +155,7 @@ impl Store {
             for run in kept.runs() {
                 gone.remove(*run);
             }
-            let Ok(file) = std::fs::File::open(self.places.segment(segment)) else {
+            let Ok(file) = File::open(self.places.segment(segment)) else {
                 continue;
             };
             if is_only_copy(&file).unwrap_or(true) {

@@ -3,7 +3,7 @@
 mod access;
 pub(super) mod marker;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileTimes};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -30,6 +30,10 @@ const NAMES: &str = "names";
 const PINS: &str = "pins";
 const STACKS: &str = "stacks";
 const TMP: &str = "tmp";
+
+/// Threads that read names, and names for which one thread is enough.
+const NAME_READERS: usize = 8;
+const NAMES_AT_ONCE: usize = 64;
 
 const LOCK: &str = "lock";
 /// What commands keep beside the store's own files: copies on tiers and what is known of them, and
@@ -172,18 +176,27 @@ impl Places {
     /// Returns all names, sorted, with the id that each is for, if it can be one.
     pub(super) fn names(&self) -> Result<Vec<(String, Option<ImageId>)>, StoreError> {
         let dir = self.dir.join(NAMES);
-        let mut names = Vec::new();
-        for name in list(&dir)? {
-            let Ok(name) = name.into_string() else {
-                continue; // nothing that we put there
-            };
-            let Some(target) = link_into_images(&dir.join(&name)) else {
-                continue; // nor is this
-            };
-            let id = target.file_name().and_then(|file| id_of(file, ".bimg"));
-            names.push((name, id.map(ImageId)));
-        }
-        Ok(names)
+        let names = list(&dir)?;
+        let read = |names: &[OsString]| -> Vec<_> {
+            let named = names.iter().filter_map(|name| named_in(&dir, name));
+            named.collect()
+        };
+        // A link that is too long for its inode is a block of the disk, which the kernel never reads ahead.
+        let parts = names.chunks(names.len().div_ceil(NAME_READERS).max(NAMES_AT_ONCE));
+        std::thread::scope(|scope| {
+            let readers = parts.map(|part| {
+                let thread = std::thread::Builder::new().name("bootimg-names".to_owned());
+                let spawned = thread.spawn_scoped(scope, move || read(part));
+                // Without a thread it takes longer.
+                (part, spawned)
+            });
+            let readers: Vec<_> = readers.collect();
+            let parts = readers.into_iter().map(|(part, reader)| {
+                let joined = reader.ok().and_then(|reader| reader.join().ok());
+                joined.unwrap_or_else(|| read(part))
+            });
+            Ok(parts.flatten().collect())
+        })
     }
 
     /// Returns the files of dead writers: those with names that writers use, and no
@@ -337,6 +350,14 @@ fn is_temporary(name: &[u8]) -> bool {
     numbered && of.is_some_and(is_ours)
 }
 
+/// Returns a name, and the id that it is for, if it can be one; `None` if the entry is nothing that a store puts there.
+fn named_in(dir: &Path, name: &OsStr) -> Option<(String, Option<ImageId>)> {
+    let name = name.to_str()?;
+    let target = link_into_images(&dir.join(name))?;
+    let id = target.file_name().and_then(|file| id_of(file, ".bimg"));
+    Some((name.to_owned(), id.map(ImageId)))
+}
+
 /// Returns where a link leads, if it is one to a file in `images`.
 fn link_into_images(path: &Path) -> Option<PathBuf> {
     let target = fs::read_link(path).ok()?;
@@ -352,7 +373,7 @@ fn id_of(name: &OsStr, suffix: &str) -> Option<ContentId> {
 
 /// Returns the names in a directory, sorted; none if it is not there, as in a store that nobody has
 /// written to.
-fn list(dir: &Path) -> Result<Vec<std::ffi::OsString>, StoreError> {
+fn list(dir: &Path) -> Result<Vec<OsString>, StoreError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(reading(dir))?,

@@ -54,8 +54,7 @@ impl Segment {
         let blocks = input.u64()?;
         let table_hash = input.array()?;
         input.zeros()?;
-        let fits = blocks <= BLOCKS_MAX && len == segment_offset(blocks) + blocks * len64(HASH);
-        if !fits {
+        if blocks_of_file(len) != Some(blocks) {
             return Err(input.broken("its length is wrong").into());
         }
         Ok(Self {
@@ -68,11 +67,6 @@ impl Segment {
     /// Returns the number of blocks.
     pub(super) const fn blocks(&self) -> u64 {
         self.blocks
-    }
-
-    /// Returns the file.
-    pub(super) const fn backing(&self) -> &Backing {
-        &self.file
     }
 
     /// Returns the file, for callers that verify blocks themselves.
@@ -96,6 +90,14 @@ impl Segment {
     pub(super) fn read(&self, block: u64, want: &[u8; HASH], out: &mut [u8; PAGE]) -> bool {
         self.file.read(segment_offset(block), out).is_ok() && hash(out) == *want
     }
+}
+
+/// Returns how many blocks a segment has whose file has this length; `None` if none has.
+pub(super) fn blocks_of_file(len: u64) -> Option<u64> {
+    let each = PAGE_BYTES + len64(HASH);
+    let rest = len.checked_sub(PAGE_BYTES)?;
+    let blocks = rest / each;
+    (rest % each == 0 && blocks <= BLOCKS_MAX).then_some(blocks)
 }
 
 /// Returns the id of the segment that has blocks with these hashes.

@@ -16,6 +16,7 @@ use crate::{OpenError, Variant, unwatched};
 mod access;
 mod directory;
 mod faster;
+mod listing;
 mod model;
 mod pass;
 mod stacks;

@@ -2,7 +2,7 @@
 
 mod on_tier;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -39,9 +39,10 @@ const MOUNT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Load boot images into memory, and into the page cache of their mounts
 ///
-/// All are loaded in one sequential pass over the disk and verified: the most valuable first, as long as what
-/// they do not share fits the budget. Then every mount that uses one pushes it into its page cache. With --tier, each gets
-/// a copy on a tier instead (see yolofs tier): written, synced, read again and compared.
+/// All are loaded in one sequential pass over the disk and verified. With --all and --budget, those are chosen that
+/// save most for what they add in memory to the ones chosen before. Then every mount that uses one pushes it into its
+/// page cache. With --tier, each gets a copy on a tier instead (see yolofs tier): written, synced, read again and
+/// compared.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PrewarmArgs {
     /// Names or ids of boot images, or references of container images: all of their layers
@@ -136,7 +137,7 @@ pub(super) fn run(
 }
 
 /// Returns the images to load, with what to call them: those that were named, in that order, or
-/// all, the most valuable first: those that save most for the space they take.
+/// all. With a budget, those come first that save most for what they add to the ones before them.
 fn wanted(
     args: &PrewarmArgs,
     place: &StoreSettings,
@@ -145,10 +146,17 @@ fn wanted(
 ) -> anyhow::Result<Vec<(ImageId, String)>> {
     if args.all {
         let images = store.list().context("listing the store")?;
-        return Ok(images
-            .iter()
-            .map(|image| (image.info.id, name_of(image)))
-            .collect());
+        let order: Vec<ImageId> = match args.budget {
+            Some(budget) => {
+                let order = store.best_first(&images, budget.0);
+                order.context("choosing what the budget is spent for")?
+            }
+            None => images.iter().map(|image| image.info.id).collect(),
+        };
+        let named = images.iter().map(|image| (image.info.id, name_of(image)));
+        let names: BTreeMap<ImageId, String> = named.collect();
+        let named = |id: ImageId| Some((id, names.get(&id)?.clone()));
+        return Ok(order.into_iter().filter_map(named).collect());
     }
     let mut wanted: Vec<(ImageId, String)> = Vec::new();
     for name in &args.images {

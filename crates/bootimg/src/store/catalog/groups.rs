@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use blocks::ContentId;
 
 use super::{Held, span};
-use crate::layout::PAGE_BYTES;
+use crate::layout::{PAGE_BYTES, len64};
 use crate::store::SharedGroup;
 
 /// Returns for each image which groups of blocks it shares with others. `lengths` are the blocks of
 /// each segment.
 ///
 /// All blocks of a segment begin in one group. Each image splits those groups that it has a part
-/// of: so in the end two blocks are in the same group if the same images have them.
+/// of: so in the end two blocks are in the same group if the same images have them. Blocks of one group mostly lie
+/// together, and are split together.
 pub(super) fn groups(
     images: &[Held],
     lengths: &BTreeMap<ContentId, Option<u64>>,
@@ -32,13 +33,15 @@ pub(super) fn groups(
             let blocks = held.segments.get(run.segment);
             let blocks = blocks.and_then(|segment| group_of.get_mut(segment));
             let blocks = blocks.and_then(|blocks| blocks.get_mut(span(run)));
-            for group in blocks.unwrap_or_default() {
-                let old = *group;
-                *group = *split.entry(old).or_insert_with(|| {
+            let stretches = blocks.unwrap_or_default().chunk_by_mut(|a, b| a == b);
+            for stretch in stretches {
+                let old = stretch[0];
+                let new = *split.entry(old).or_insert_with(|| {
                     let (images, segment) = users[old];
                     users.push((images + 1, segment));
                     users.len() - 1
                 });
+                stretch.fill(new);
             }
         }
     }
@@ -47,18 +50,16 @@ pub(super) fn groups(
         for run in &held.runs {
             let segment = held.segments.get(run.segment);
             let groups = segment.and_then(|segment| group_of.get(segment));
-            for group in groups
-                .and_then(|all| all.get(span(run)))
-                .unwrap_or_default()
-            {
-                *blocks.entry(*group).or_default() += 1;
+            let groups = groups.and_then(|all| all.get(span(run)));
+            for stretch in groups.unwrap_or_default().chunk_by(|a, b| a == b) {
+                *blocks.entry(stretch[0]).or_default() += len64(stretch.len());
             }
         }
         let shared = blocks.into_iter().filter(|(group, _)| users[*group].0 > 1);
         shared
             .map(|(number, blocks)| SharedGroup {
                 segment: users[number].1,
-                number: crate::layout::len64(number),
+                number: len64(number),
                 bytes: blocks * PAGE_BYTES,
             })
             .collect()

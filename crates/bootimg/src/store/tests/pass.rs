@@ -59,6 +59,19 @@ fn what_images_share_is_read_and_counted_once() {
 }
 
 #[test]
+fn each_segment_is_read_with_one_request() {
+    let (dir, store) = fresh();
+    let ids = [0, 1, 2].map(|number| add(&store, &Sample::other(number), &format!("{number}")).id);
+    let segments = files_in(&dir.path().join("segments"));
+    assert!(segments.len() > 1);
+    // Header, blocks and table, all of which are less than the smallest disk takes at once.
+    assert!(segments.values().all(|bytes| *bytes < 128 << 10));
+    let pass = store.load_all(&ids, None, &mut unwatched).unwrap();
+    assert_eq!(pass.requests, segments.len() as u64);
+    assert_eq!(pass.gap_bytes, 0);
+}
+
+#[test]
 fn the_budget_is_of_what_is_new() {
     let (_dir, store) = fresh();
     let reports = [0, 1, 2].map(|number| add(&store, &Sample::other(number), &format!("{number}")));
