@@ -57,6 +57,9 @@ pub struct LowerConfig {
     /// The original layer's digest.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub target_digest: String,
+    /// The index of the original layer, if it is compressed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gzip_index: String,
 }
 
 /// A writable layer.
@@ -140,9 +143,6 @@ impl DeviceConfig {
             _ if self.upper.as_ref().is_some_and(UpperConfig::is_unclear) => {
                 "its upper needs an index and data, or a directory, and not both"
             }
-            _ if self.lowers.iter().any(LowerConfig::is_turbo) => {
-                "it is a turboOCI image, which an export cannot serve yet"
-            }
             _ => return Ok(()),
         };
         let path = path.to_owned();
@@ -180,7 +180,8 @@ impl DeviceConfig {
 }
 
 impl LowerConfig {
-    const fn is_turbo(&self) -> bool {
+    /// Returns whether it refers to a layer of a container image for its data.
+    pub(crate) const fn is_turbo(&self) -> bool {
         !self.target_file.is_empty() || !self.target_digest.is_empty()
     }
 

@@ -13,6 +13,7 @@ mod layer;
 mod layout;
 mod push;
 mod registry;
+mod turbo;
 
 use std::path::{Path, PathBuf};
 
@@ -28,16 +29,30 @@ pub(crate) use layout::write as write_file;
 pub use lsmt::{Codec, ZFileOptions};
 pub use push::{Pushed, push};
 pub use registry::RegistryImage;
+pub use turbo::StoredLayer;
 
+use crate::turbo::GZIP_INDEX;
 use crate::{DeviceConfig, LowerConfig};
 use layer::{Below, LayerTask};
 use layout::{ChainRecord, Layout, MadeLayer};
+
+/// Where the data of a converted image is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DataPlace {
+    /// In its blobs.
+    #[default]
+    Copied,
+    /// In the layers of the container image, to which the blobs refer: turboOCI.
+    Referred,
+}
 
 /// Options of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
     /// The file system of the device of a container image.
     pub file_system: FileSystem,
+    /// Where the data of files is.
+    pub data: DataPlace,
     /// How the blocks of blobs are compressed.
     pub compression: ZFileOptions,
     /// Bytes of the device: more than any image needs, since all layers of an image have to agree. Unused
@@ -49,6 +64,7 @@ impl Default for ConvertOptions {
     fn default() -> Self {
         Self {
             file_system: FileSystem::default(),
+            data: DataPlace::default(),
             compression: ZFileOptions::default(),
             // What overlaybd's convertor takes.
             virtual_size: 64 << 30,
@@ -62,7 +78,11 @@ impl ConvertOptions {
     pub const fn blob(&self) -> BlobOptions {
         BlobOptions {
             compression: Compression::ZFile(self.compression),
-            wrapper: Wrapper::Tar,
+            wrapper: match self.data {
+                DataPlace::Copied => Wrapper::Tar,
+                // It is a file of a tar.
+                DataPlace::Referred => Wrapper::None,
+            },
         }
     }
 }
@@ -86,6 +106,18 @@ pub trait SourceImage {
         scratch: &Path,
         watch: oci::Watch<'_>,
     ) -> Result<LayerBlob, ConvertError>;
+
+    /// Returns a layer as the image has it.
+    ///
+    /// # Errors
+    /// If it is not stored as a whole.
+    fn stored(&self, number: usize) -> Result<StoredLayer, ConvertError>;
+
+    /// Returns the address of its layers, as overlaybd's configurations have it; empty if they are on this
+    /// machine.
+    fn blob_url(&self) -> &str {
+        ""
+    }
 }
 
 impl SourceImage for oci::Image {
@@ -99,6 +131,19 @@ impl SourceImage for oci::Image {
 
     fn layer(&self, number: usize, _: &Path, _: oci::Watch<'_>) -> Result<LayerBlob, ConvertError> {
         Ok(self.layers[number].clone())
+    }
+
+    fn stored(&self, number: usize) -> Result<StoredLayer, ConvertError> {
+        let layer = &self.layers[number];
+        let rule = "its layers are no files of their own, which turboOCI refers to: use an OCI layout or a registry";
+        let stored = layer.stored_digest().zip(layer.file());
+        let (digest, file) = stored.ok_or(ConvertError::Rule { rule })?;
+        Ok(StoredLayer {
+            digest,
+            size: layer.size(),
+            media_type: layer.media_type.clone(),
+            file: Some(file.into()),
+        })
     }
 }
 
@@ -124,6 +169,21 @@ pub struct ConvertedLayer {
     pub size: u64,
     /// Whether the layout had it already.
     pub reused: bool,
+    /// The layer that has its data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Digest>,
+    #[serde(skip)]
+    turbo: Option<TurboLayer>,
+}
+
+/// What else there is to a layer whose data is elsewhere.
+#[derive(Clone, Debug)]
+struct TurboLayer {
+    /// The digest of the uncompressed tar of its metadata.
+    diff_id: Digest,
+    stored: StoredLayer,
+    /// Whether the layer is compressed.
+    has_index: bool,
 }
 
 /// Converts an image into the layout in `dir`, which is created if missing, under the name `name`.
@@ -147,7 +207,11 @@ pub fn convert(
         let parent = chain;
         let this = chain_id(parent, *diff_id);
         chain = Some(this);
-        let (ChainRecord { layer, blob }, reused) = match layout.record(this, options) {
+        let stored = match options.data {
+            DataPlace::Copied => None,
+            DataPlace::Referred => Some(image.stored(number)?),
+        };
+        let (record, reused) = match layout.record(this, options) {
             Some(record) => (record, true),
             None => {
                 let task = LayerTask {
@@ -162,24 +226,29 @@ pub fn convert(
                 (record, false)
             }
         };
+        let turbo = stored.zip(record.diff_id);
+        let turbo = turbo.map(|(stored, diff_id)| TurboLayer {
+            diff_id,
+            stored,
+            has_index: layout.has_gzip_index(record.blob.digest),
+        });
         layers.push(ConvertedLayer {
             chain_id: this,
-            digest: blob.digest,
-            size: blob.size,
+            digest: record.blob.digest,
+            size: record.blob.size,
             reused,
+            target: turbo.as_ref().map(|turbo| turbo.stored.digest),
+            turbo,
         });
-        below.add(layer);
+        below.add(record.layer);
     }
     let manifest = layout.write_image(image.config(), &layers, options)?;
-    let lowers = layers.iter().map(|layer| LowerConfig {
-        file: format!("../blobs/sha256/{}", layer.digest.hex()),
-        digest: layer.digest.to_string(),
-        size: layer.size,
-        ..LowerConfig::default()
-    });
     let config = layout.write_config(&DeviceConfig {
-        repo_blob_url: String::new(),
-        lowers: lowers.collect(),
+        repo_blob_url: image.blob_url().to_owned(),
+        lowers: layers
+            .iter()
+            .map(|layer| layer.lower(options.file_system))
+            .collect(),
         upper: None,
     })?;
     Ok(Converted {
@@ -187,6 +256,37 @@ pub fn convert(
         config,
         layers,
     })
+}
+
+impl ConvertedLayer {
+    /// Returns its part of a configuration in the directory of the image.
+    fn lower(&self, file_system: FileSystem) -> LowerConfig {
+        let hex = self.digest.hex();
+        let Some(turbo) = &self.turbo else {
+            return LowerConfig {
+                file: format!("../blobs/sha256/{hex}"),
+                digest: self.digest.to_string(),
+                size: self.size,
+                ..LowerConfig::default()
+            };
+        };
+        let TurboLayer { stored, .. } = turbo;
+        let name = turbo::metadata_name(file_system);
+        LowerConfig {
+            file: format!("../turbo/{hex}/{name}"),
+            gzip_index: match turbo.has_index {
+                true => format!("../turbo/{hex}/{GZIP_INDEX}"),
+                false => String::new(),
+            },
+            size: if turbo.has_index { 0 } else { stored.size },
+            target_digest: stored.digest.to_string(),
+            target_file: match &stored.file {
+                Some(file) => file.display().to_string(),
+                None => String::new(),
+            },
+            ..LowerConfig::default()
+        }
+    }
 }
 
 /// Converts one layer, and puts its blob into the layout.
@@ -197,8 +297,16 @@ fn make(
     below: &Below,
     watch: oci::Watch<'_>,
 ) -> Result<ChainRecord, ConvertError> {
+    if task.options.data == DataPlace::Referred {
+        return turbo::make(layout, task, layer, below, watch);
+    }
     let incoming = layout.new_blob()?;
-    let layer: MadeLayer = task.write(layer, below, &incoming, watch)?;
+    let layer: MadeLayer = task.write(layer, below, incoming.storage(), watch)?;
     let blob = incoming.publish()?;
-    Ok(ChainRecord { layer, blob })
+    let diff_id = None;
+    Ok(ChainRecord {
+        layer,
+        blob,
+        diff_id,
+    })
 }

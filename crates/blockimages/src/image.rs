@@ -4,10 +4,11 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use lsmt::{FileStorage, Layer, Stack};
+use lsmt::{FileStorage, Layer, ReadAt, Stack};
 
 use crate::config::Place;
 use crate::error::file;
+use crate::turbo::open_layer as open_turbo_layer;
 use crate::upper::OwnedUpper;
 use crate::{DeviceConfig, ImageError, LayeredDevice, Start};
 
@@ -35,6 +36,12 @@ pub trait BlobSource: Send + Sync {
         layers: &[RemoteLayer],
         start: &Start,
     ) -> Result<Vec<Layer>, ImageError>;
+
+    /// Opens a blob that is no block image: a layer of a container image.
+    ///
+    /// # Errors
+    /// If there is no such blob.
+    fn blob(&self, blob_url: &str, layer: &RemoteLayer) -> Result<Arc<dyn ReadAt>, ImageError>;
 }
 
 /// Opens an image by its configuration (`config.v1.json`, or the directory that has it). Names in it
@@ -103,6 +110,11 @@ fn started_layers(
     let mut elsewhere = Vec::new();
     let mut layers = Vec::new();
     for (number, lower) in (0..).zip(&config.lowers) {
+        if lower.is_turbo() {
+            let opened = open_turbo_layer(number, lower, base, &config.repo_blob_url, remote);
+            layers.push(Some(opened?));
+            continue;
+        }
         match lower.place(base) {
             Place::Local(path) => layers.push(Some(local_layer(number, &path, start)?)),
             Place::Remote { digest, .. } if digest.is_empty() => {

@@ -38,6 +38,7 @@ pub mod plan;
 mod raw;
 mod remote;
 mod start;
+mod turbo;
 mod upper;
 
 pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler, PlanFetcher};

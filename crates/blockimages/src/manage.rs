@@ -47,7 +47,12 @@ pub fn lowers_of(path: &Path) -> Result<DeviceConfig, ImageError> {
     let base = path.parent().unwrap_or(Path::new("."));
     let base = base.canonicalize().map_err(file("finding", base))?;
     for lower in &mut config.lowers {
-        for name in [&mut lower.file, &mut lower.dir] {
+        for name in [
+            &mut lower.file,
+            &mut lower.dir,
+            &mut lower.target_file,
+            &mut lower.gzip_index,
+        ] {
             if !name.is_empty() {
                 *name = base.join(&*name).display().to_string();
             }

@@ -149,6 +149,22 @@ impl BlobSource for CachedBlobs {
         self.work.lock().push(work);
         Ok(opened.into_iter().map(|blob| blob.layer).collect())
     }
+
+    fn blob(&self, blob_url: &str, layer: &RemoteLayer) -> Result<Arc<dyn ReadAt>, ImageError> {
+        let cached = self.cached(blob_url, layer)?;
+        if self.background == Background::Everything {
+            let filler = Filler::start(Arc::clone(&cached));
+            let filler = filler.map_err(|source| ImageError::Origin {
+                digest: layer.digest.clone(),
+                source,
+            })?;
+            self.work.lock().push(Work {
+                plan: None,
+                fillers: vec![filler],
+            });
+        }
+        Ok(cached)
+    }
 }
 
 /// A blob that was opened.
@@ -191,12 +207,8 @@ impl CachedBlobs {
         opened.into_iter().map(|(_, blob)| blob).collect()
     }
 
-    fn open_one(
-        &self,
-        blob_url: &str,
-        layer: &RemoteLayer,
-        start: LayerStart<'_>,
-    ) -> Result<OpenedBlob, ImageError> {
+    /// Returns a blob that is fetched when it is read.
+    fn cached(&self, blob_url: &str, layer: &RemoteLayer) -> Result<Arc<CachedBlob>, ImageError> {
         let failed = |source: io::Error| ImageError::Origin {
             digest: layer.digest.clone(),
             source,
@@ -210,8 +222,20 @@ impl CachedBlobs {
         let reference = repository_of(blob_url);
         let reference = reference.map_err(|error| failed(io::Error::other(error)))?;
         let origin = (self.make_origin)(&reference, parsed).map_err(failed)?;
-        let cached = self.cache.blob(parsed, layer.size, origin)?;
-        let opened = open_layer(&cached, start).map_err(|error| failed(error.into()))?;
+        self.cache.blob(parsed, layer.size, origin)
+    }
+
+    fn open_one(
+        &self,
+        blob_url: &str,
+        layer: &RemoteLayer,
+        start: LayerStart<'_>,
+    ) -> Result<OpenedBlob, ImageError> {
+        let cached = self.cached(blob_url, layer)?;
+        let opened = open_layer(&cached, start).map_err(|error| ImageError::Origin {
+            digest: layer.digest.clone(),
+            source: error.into(),
+        })?;
         let (layer, content) = opened;
         let plan = start.plan().into_iter();
         let planned = plan.filter_map(|(place, range)| Some((place, content.stored(&range)?)));

@@ -245,3 +245,52 @@ fn a_qcow2_disk_is_converted_and_read_back() {
     succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
     assert!(fs::read(&copy).unwrap() == bytes, "the disk differs");
 }
+
+#[test]
+fn privileged_block_an_image_that_refers_to_the_layers_of_another_is_mounted_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let layers = [lower(dir), upper(dir)];
+    let source = LayoutDir(dir);
+    source.start();
+    source.index(&[named(source.image(&layers, &json!({})), "app")]);
+    let (registry, other) = (Registry::start(Kind::Olareg), Registry::start(Kind::Olareg));
+    let original = format!("docker://{}/some/app:latest", registry.host());
+    let mut skopeo = Command::new("skopeo");
+    skopeo.args(["copy", "--insecure-policy", "--dest-tls-verify=false"]);
+    let layout = format!("oci:{}:app", dir.display());
+    succeeds(skopeo.args([&layout, &original]));
+
+    let here = dir.join("here");
+    let convert = |reference: &str| {
+        let mut yolofs = yolofs();
+        let from = ["block", "convert", "--json", "--turbo", &original];
+        yolofs.args(from).args([arg(&here), "--push", reference]);
+        yolofs.output().unwrap()
+    };
+    // Where the layers are not, there would be nothing to refer to.
+    let failed = convert(&format!("{}/some/app:turbo", other.host()));
+    assert!(!failed.status.success());
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert!(
+        said.contains("push the container image to it first"),
+        "{said}"
+    );
+    let reference = format!("{}/some/app:turbo", registry.host());
+    let done = convert(&reference);
+    assert!(done.status.success(), "{done:?}");
+    let done: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    // Of 5 MB.
+    assert!(
+        done["pushed"]["bytes"].as_u64().unwrap() < 400_000,
+        "{done}"
+    );
+    assert!(done["layers"][0]["target"].is_string(), "{done}");
+
+    fs::remove_dir_all(&here).unwrap();
+    let elsewhere = mounted_elsewhere(dir, &reference);
+    let unpacked = unpacked(dir, &layers);
+    let (expected, found) = (seen(&unpacked), seen(&elsewhere.mounted.0));
+    assert_eq!(first_difference(&expected, &found), None);
+    assert_eq!(expected.lines().count(), found.lines().count());
+}

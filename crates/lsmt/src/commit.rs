@@ -13,6 +13,8 @@ use crate::zfile::{ZFileOptions, ZFileWriter};
 const COPY_SECTORS: u64 = 64;
 /// Entries that an index is filled up to a multiple of: 4 096 bytes.
 const INDEX_UNIT: usize = 256;
+/// What segments are tagged with whose data is in a tar.
+const TAR_TAG: u8 = 1;
 /// Bytes that are written at once.
 const BUFFER_BYTES: usize = 1 << 18;
 
@@ -122,6 +124,8 @@ pub struct LayerBody<'a> {
     /// The sector of the blob where the next data goes.
     at: u64,
     header: Header,
+    /// Whether some of its data is in a tar.
+    refers: bool,
 }
 
 impl std::fmt::Debug for LayerBody<'_> {
@@ -156,6 +160,7 @@ impl<'a> LayerBody<'a> {
             entries: Entries::default(),
             at: DATA_SECTOR,
             header,
+            refers: false,
         })
     }
 
@@ -169,6 +174,27 @@ impl<'a> LayerBody<'a> {
         self.check(offset, wide(bytes.len()))?;
         for (number, piece) in (0..).zip(bytes.chunks(size(COPY_SECTORS * SECTOR))) {
             self.push(offset / SECTOR + number * COPY_SECTORS, piece, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Says that bytes of the device, whole sectors, are those of the tar from `tar_offset` on, which is a
+    /// sector's first byte: the layer is turboOCI metadata, as [`open_turbo_blob`](crate::open_turbo_blob) reads it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they are not whole sectors.
+    pub fn refer(&mut self, offset: u64, len: u64, tar_offset: u64) -> Result<()> {
+        self.check(offset, len)?;
+        self.check(tar_offset, 0)?;
+        self.refers = true;
+        let mut done = 0;
+        while done < len / SECTOR {
+            let sectors = (len / SECTOR - done).min(SEGMENT_SECTORS_MAX);
+            let (at, from) = (offset / SECTOR + done, tar_offset / SECTOR + done);
+            let entry = Segment::new(at, sectors, from, Content::Data);
+            self.entries.push(entry.tagged(TAR_TAG));
+            done += sectors;
         }
         Ok(())
     }
@@ -229,7 +255,11 @@ impl<'a> LayerBody<'a> {
         {
             return rule("data of a layer", "some of it lies over other data");
         }
-        let count = entries.len().next_multiple_of(INDEX_UNIT);
+        let count = match self.refers {
+            // As overlaybd writes turboOCI metadata.
+            true => entries.len(),
+            false => entries.len().next_multiple_of(INDEX_UNIT),
+        };
         at_most("number of segments", wide(count), SEALED_SEGMENTS_MAX)?;
         entries.resize(count, Segment::PADDING);
         self.sink.append(&encode(&entries))?;

@@ -62,6 +62,20 @@ impl LayerBlob {
         self.place.len
     }
 
+    /// Returns the digest of the stored bytes, if it is known.
+    #[must_use]
+    pub const fn stored_digest(&self) -> Option<Digest> {
+        self.digest
+    }
+
+    /// Returns the file that it is, if it is all of one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        let about = self.place.path.metadata().ok()?;
+        let whole = self.place.offset == 0 && about.len() == self.place.len;
+        whole.then_some(&self.place.path)
+    }
+
     /// Opens it. The data is verified at its end if its digest is known; the unpacker verifies the diff
     /// ID.
     ///

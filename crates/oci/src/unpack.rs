@@ -27,7 +27,7 @@ use write::{Top, Writer};
 
 pub use implied::Implied;
 pub use limits::{Devices, Limits};
-pub use tree::{LayerTree, Origin, read_layer, stack};
+pub use tree::{LayerTree, Origin, read_layer, read_layer_with_places, stack};
 
 /// What was unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -26,6 +26,20 @@ pub enum ConvertError {
     /// The same, of an ext4.
     #[error("the tree cannot be written as a file system")]
     Ext4(#[source] ext4::Ext4Error),
+    /// A layer cannot be referred to.
+    #[error("the layer cannot be referred to")]
+    Turbo {
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A registry lacks a layer that metadata refer to.
+    #[error(
+        "the repository has no layer {digest}, to which the image refers: push the container image to it first"
+    )]
+    NoTarget {
+        /// Its digest.
+        digest: blocks::Digest,
+    },
     /// A request to the registry failed.
     #[error("a request to the registry failed")]
     Registry(#[from] oci::registry::RegistryError),

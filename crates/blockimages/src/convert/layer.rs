@@ -6,13 +6,13 @@ use std::io::{self, Read};
 
 use blocks::{Digest, FileId, NodeKind, Tree};
 use erofs::BLOCK_BYTES;
-use lsmt::{LayerBody, LayerInfo, Storage, Uuid, write_layer};
+use lsmt::{LayerBody, LayerInfo, SECTOR, Storage, Uuid, write_layer};
 use oci::LayerBlob;
-use oci::unpack::{LayerTree, Limits, UnpackError, read_layer, stack};
+use oci::unpack::{LayerTree, Limits, UnpackError, read_layer_with_places, stack};
 
 use super::filesystem::Metadata;
-use super::layout::{Incoming, MadeLayer};
-use super::{ConvertError, ConvertOptions};
+use super::layout::MadeLayer;
+use super::{ConvertError, ConvertOptions, DataPlace};
 
 /// Bytes of a file that are copied at once.
 const COPY_BYTES: usize = 256 << 10;
@@ -77,7 +77,7 @@ impl LayerTask<'_> {
         &self,
         layer: &LayerBlob,
         below: &Below,
-        to: &Incoming,
+        storage: &dyn Storage,
         watch: oci::Watch<'_>,
     ) -> Result<MadeLayer, ConvertError> {
         let uuid = |digest: Digest| Uuid::from_chain_id(&digest.0);
@@ -87,7 +87,6 @@ impl LayerTask<'_> {
             virtual_size: self.options.virtual_size,
             message: Vec::new(),
         };
-        let storage: &dyn Storage = to.storage();
         let mut made = None;
         write_layer::<ConvertError>(storage, self.options.blob(), &info, |body| {
             made = Some(self.fill(body, layer, below, watch)?);
@@ -112,10 +111,13 @@ impl LayerTask<'_> {
             size: self.options.virtual_size,
             buffer: vec![0; COPY_BYTES],
         });
-        let LayerTree { tree, contents } = read_layer(
+        let LayerTree { tree, contents } = read_layer_with_places(
             layer,
             &Limits::default(),
-            &mut |reader: &mut dyn Read| device.borrow_mut().append_file(reader),
+            &mut |reader: &mut dyn Read, place| match self.options.data {
+                DataPlace::Copied => device.borrow_mut().append_file(reader),
+                DataPlace::Referred => device.borrow_mut().refer_to_file(reader, place),
+            },
             watch,
         )
         .map_err(|error| self.explain(error, &device.borrow()))?;
@@ -184,6 +186,25 @@ impl Device<'_, '_> {
             return Err(self.too_small());
         }
         Ok(self.body.append(at, bytes)?)
+    }
+
+    /// Places a file whose content stays in the tar, and returns its first block; 0 for one that is empty.
+    fn refer_to_file(&mut self, reader: &mut dyn Read, place: u64) -> io::Result<u32> {
+        let len = io::copy(reader, &mut io::sink())?;
+        if len == 0 {
+            return Ok(0);
+        }
+        let mut refer = || {
+            let (block, at) = (self.block()?, self.next);
+            self.next += len.next_multiple_of(BLOCK);
+            if self.next > self.size {
+                return Err(self.too_small());
+            }
+            // A tar fills up the last sector; what is behind it reads as zeros, since no layer has it.
+            self.body.refer(at, len.next_multiple_of(SECTOR), place)?;
+            Ok(block)
+        };
+        refer().map_err(io::Error::other)
     }
 
     /// Appends a file, and returns its first block; 0 for one that is empty.

@@ -11,12 +11,19 @@ use nix::fcntl::{Flock, FlockArg};
 use oci::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use serde::{Deserialize, Serialize};
 
-use super::{ConvertError, ConvertOptions, ConvertedLayer, FileSystem};
+use super::{
+    ConvertError, ConvertOptions, ConvertedLayer, DataPlace, FileSystem, TurboLayer, turbo,
+};
 use crate::error::file;
+use crate::turbo::GZIP_INDEX;
 use crate::{CONFIG_NAME, DeviceConfig, ImageError};
 
 /// A blob is a tar of its own, which nothing compresses.
 const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+/// A tar of turboOCI metadata.
+const OCI_LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+/// Where turboOCI metadata are, each in a directory of its digest.
+const TURBO: &str = "turbo";
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// Where layers of registries are while they are converted.
@@ -27,6 +34,8 @@ pub(super) const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-dige
 pub(super) const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
 const BLOB_FS_TYPE: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
 const VERSION: &str = "containerd.io/snapshot/overlaybd/version";
+pub(super) const TARGET_DIGEST: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-digest";
+const TARGET_MEDIA_TYPE: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-media-type";
 
 /// Documents are small; an index of thousands of images has some hundred kilobytes.
 const DOCUMENT_MAX: u64 = 64 << 20;
@@ -53,6 +62,8 @@ pub(super) struct Blob {
 pub(super) struct ChainRecord {
     pub(super) layer: MadeLayer,
     pub(super) blob: Blob,
+    /// Of turboOCI metadata, the digest of the uncompressed tar.
+    pub(super) diff_id: Option<Digest>,
 }
 
 /// A record as it is written; its tree is a file of its own.
@@ -63,6 +74,8 @@ struct Written {
     tree: Blob,
     places: Vec<u32>,
     end_block: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    diff_id: Option<Digest>,
 }
 
 /// Version of [`Written`], and of everything that decides what is in a blob.
@@ -79,7 +92,7 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn open(dir: &Path, name: &str) -> Result<Self, ConvertError> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        let taken = ["blobs", "chains"].contains(&name) || name.starts_with('.');
+        let taken = ["blobs", "chains", TURBO].contains(&name) || name.starts_with('.');
         if name.is_empty() || taken || !name.bytes().all(fits) {
             return Err(ConvertError::Name {
                 name: name.chars().take(80).collect(),
@@ -135,7 +148,11 @@ impl Layout {
             FileSystem::Erofs => "",
             FileSystem::Ext4 => "-ext4",
         };
-        let name = format!("{}-{codec}-{block}-{size}{fs}.json", chain.hex());
+        let data = match options.data {
+            DataPlace::Copied => "",
+            DataPlace::Referred => "-turbo",
+        };
+        let name = format!("{}-{codec}-{block}-{size}{fs}{data}.json", chain.hex());
         self.dir.join("chains").join(name)
     }
 
@@ -147,7 +164,11 @@ impl Layout {
             .ok()?
             .len();
         let tree = read(&self.blob_path(written.tree.digest)).ok()?;
-        let whole = written.version == RECORD_VERSION
+        let dir = self.turbo_dir(written.blob.digest);
+        let unpacked = options.data == DataPlace::Copied
+            || dir.join(turbo::metadata_name(options.file_system)).exists();
+        let whole = unpacked
+            && written.version == RECORD_VERSION
             && size == written.blob.size
             && oci::digest_of(&tree) == written.tree.digest;
         let layer = MadeLayer {
@@ -156,7 +177,12 @@ impl Layout {
             end_block: written.end_block,
         };
         let blob = written.blob;
-        whole.then_some(ChainRecord { layer, blob })
+        let diff_id = written.diff_id;
+        whole.then_some(ChainRecord {
+            layer,
+            blob,
+            diff_id,
+        })
     }
 
     /// Stores the record of a layer.
@@ -172,6 +198,7 @@ impl Layout {
             tree: self.write_blob(&record.layer.tree.encode())?,
             places: record.layer.places.clone(),
             end_block: record.layer.end_block,
+            diff_id: record.diff_id,
         };
         let bytes = serde_json::to_vec(&written)?;
         Ok(write(&self.record_path(chain, options), &bytes)?)
@@ -197,7 +224,31 @@ impl Layout {
         })
     }
 
-    fn write_blob(&self, bytes: &[u8]) -> Result<Blob, ImageError> {
+    fn turbo_dir(&self, digest: Digest) -> PathBuf {
+        self.dir.join(TURBO).join(digest.hex())
+    }
+
+    /// Returns whether turboOCI metadata are of a layer that is compressed.
+    pub(super) fn has_gzip_index(&self, digest: Digest) -> bool {
+        self.turbo_dir(digest).join(GZIP_INDEX).exists()
+    }
+
+    /// Stores turboOCI metadata for who serves the image.
+    pub(super) fn write_turbo(
+        &self,
+        digest: Digest,
+        files: &[(String, Vec<u8>)],
+    ) -> Result<(), ConvertError> {
+        let dir = self.turbo_dir(digest);
+        fs::create_dir_all(&dir).map_err(file("making", &dir))?;
+        // What a record looks for comes last.
+        for (name, bytes) in files.iter().rev() {
+            write(&dir.join(name), bytes)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_blob(&self, bytes: &[u8]) -> Result<Blob, ImageError> {
         let digest = oci::digest_of(bytes);
         write(&self.blob_path(digest), bytes)?;
         let size = bytes.len() as u64;
@@ -214,7 +265,7 @@ impl Layout {
         let mut config: serde_json::Value = serde_json::from_slice(config)?;
         let digests: Vec<_> = layers
             .iter()
-            .map(|layer| layer.digest.to_string().into())
+            .map(|layer| layer.diff_id().to_string().into())
             .collect();
         config["rootfs"]["diff_ids"] = serde_json::Value::Array(digests);
         let config = self.write_blob(&serde_json::to_vec(&config)?)?;
@@ -264,16 +315,39 @@ impl Layout {
 }
 
 fn descriptor(layer: &ConvertedLayer, file_system: FileSystem) -> Descriptor {
-    let mut described = Descriptor::new(OCI_LAYER, layer.digest, layer.size);
+    let kind = layer.turbo.as_ref().map_or(OCI_LAYER, |_| OCI_LAYER_GZIP);
+    let mut described = Descriptor::new(kind, layer.digest, layer.size);
     let annotations = [
         (BLOB_DIGEST, layer.digest.to_string()),
         (BLOB_SIZE, layer.size.to_string()),
         (BLOB_FS_TYPE, file_system.name().to_owned()),
-        (VERSION, "0.1.0".to_owned()),
+        (VERSION, layer.version().to_owned()),
     ];
     let annotations = annotations.map(|(key, value)| (key.to_owned(), value));
     described.annotations.extend(annotations);
+    if let Some(TurboLayer { stored, .. }) = &layer.turbo {
+        let (digest, kind) = (stored.digest.to_string(), stored.media_type.clone());
+        let target = [(TARGET_DIGEST, digest), (TARGET_MEDIA_TYPE, kind)];
+        let target = target.map(|(key, value)| (key.to_owned(), value));
+        described.annotations.extend(target);
+    }
     described
+}
+
+impl ConvertedLayer {
+    /// Returns what the configuration of an image calls it.
+    fn diff_id(&self) -> Digest {
+        self.turbo
+            .as_ref()
+            .map_or(self.digest, |turbo| turbo.diff_id)
+    }
+
+    const fn version(&self) -> &'static str {
+        match self.turbo {
+            None => "0.1.0",
+            Some(_) => "0.1.0-turbo.ociv1",
+        }
+    }
 }
 
 pub(super) fn blob_path(dir: &Path, digest: Digest) -> PathBuf {

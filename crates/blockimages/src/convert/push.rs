@@ -9,7 +9,7 @@ use oci::registry::{Repository, Target};
 use oci::{Descriptor, Manifest};
 
 use super::ConvertError;
-use super::layout::{blob_path, read};
+use super::layout::{TARGET_DIGEST, blob_path, read};
 use crate::error::file;
 
 /// The result of a push.
@@ -36,6 +36,17 @@ pub fn push(
     let bytes = read(&blob_path(dir, manifest))?;
     let parsed = Manifest::decode(&bytes)?;
     let mut pushed = Pushed::default();
+    for layer in &parsed.layers {
+        let Some(target) = layer.annotations.get(TARGET_DIGEST) else {
+            continue;
+        };
+        let digest: Digest = target.parse().map_err(|_| ConvertError::Rule {
+            rule: "a layer refers to what is no digest",
+        })?;
+        if !repository.has_blob(digest, &mut |_| watch(0))? {
+            return Err(ConvertError::NoTarget { digest });
+        }
+    }
     for blob in parsed.layers.iter().chain([&parsed.config]) {
         push_blob(dir, blob, repository, &mut pushed, &mut *watch)?;
     }

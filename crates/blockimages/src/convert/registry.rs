@@ -1,5 +1,6 @@
 //! Images in registries: to be converted, or converted already.
 
+use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -7,9 +8,10 @@ use blocks::Digest;
 use oci::registry::{Access, FoundManifest, RegistryConfig, Repository, Target};
 use oci::{CONFIG_MAX, Descriptor, ImageConfig, LayerBlob, Manifest, Platform, Reference};
 
-use super::layout::{BLOB_DIGEST, BLOB_SIZE};
-use super::{ConvertError, SourceImage};
+use super::layout::{BLOB_DIGEST, BLOB_SIZE, TARGET_DIGEST};
+use super::{ConvertError, SourceImage, StoredLayer};
 use crate::error::file;
+use crate::turbo::unpack;
 use crate::{DeviceConfig, LowerConfig};
 
 /// An image in a registry.
@@ -70,28 +72,69 @@ impl RegistryImage {
         &self.repository
     }
 
-    /// Returns the configuration of an image that is a block image: its layers are read on demand.
+    /// Returns the configuration of an image that is a block image: its layers are read on demand. The metadata
+    /// of turboOCI layers are fetched into `dir`, where the image is to be; without one, nothing is fetched, and
+    /// the configuration cannot be used.
     ///
     /// # Errors
-    /// If its layers are not in overlaybd's format.
-    pub fn block_config(&self) -> Result<DeviceConfig, ConvertError> {
-        let lower = |layer: &Descriptor| -> Option<LowerConfig> {
-            Some(LowerConfig {
-                digest: layer.annotations.get(BLOB_DIGEST)?.clone(),
-                size: layer.annotations.get(BLOB_SIZE)?.parse().ok()?,
-                ..LowerConfig::default()
-            })
-        };
-        let lowers: Option<Vec<_>> = self.manifest.layers.iter().map(lower).collect();
-        let lowers = lowers.ok_or(ConvertError::Rule {
-            rule: "its layers are no block images: convert it first (yolofs block convert)",
-        })?;
+    /// If its layers are not in overlaybd's format, or metadata cannot be fetched.
+    pub fn block_config(
+        &self,
+        dir: Option<&Path>,
+        watch: oci::Watch<'_>,
+    ) -> Result<DeviceConfig, ConvertError> {
+        let mut lowers = Vec::new();
+        for layer in &self.manifest.layers {
+            let lower = match (layer.annotations.get(TARGET_DIGEST), dir) {
+                (Some(target), Some(dir)) => {
+                    Some(self.turbo_lower(layer, target, dir, &mut *watch)?)
+                }
+                _ => block_lower(layer),
+            };
+            lowers.push(lower.ok_or(ConvertError::Rule {
+                rule: "its layers are no block images: convert it first (yolofs block convert)",
+            })?);
+        }
         Ok(DeviceConfig {
             repo_blob_url: self.blob_url.clone(),
             lowers,
             upper: None,
         })
     }
+}
+
+impl RegistryImage {
+    fn turbo_lower(
+        &self,
+        layer: &Descriptor,
+        target: &str,
+        dir: &Path,
+        watch: oci::Watch<'_>,
+    ) -> Result<LowerConfig, ConvertError> {
+        let within = Path::new("turbo").join(layer.digest.hex());
+        let metadata = dir.join(&within);
+        fs::create_dir_all(&metadata).map_err(file("making", &metadata))?;
+        let packed = metadata.join("packed");
+        self.repository.pull_blob(layer, &packed, watch)?;
+        let mut lower = unpack(&packed, &metadata)?;
+        fs::remove_file(&packed).map_err(file("removing", &packed))?;
+        for name in [&mut lower.file, &mut lower.gzip_index] {
+            if !name.is_empty() {
+                *name = within.join(&*name).display().to_string();
+            }
+        }
+        target.clone_into(&mut lower.target_digest);
+        Ok(lower)
+    }
+}
+
+/// Returns a layer that has its data.
+fn block_lower(layer: &Descriptor) -> Option<LowerConfig> {
+    Some(LowerConfig {
+        digest: layer.annotations.get(BLOB_DIGEST)?.clone(),
+        size: layer.annotations.get(BLOB_SIZE)?.parse().ok()?,
+        ..LowerConfig::default()
+    })
 }
 
 impl SourceImage for RegistryImage {
@@ -114,6 +157,20 @@ impl SourceImage for RegistryImage {
         self.repository.pull_blob(layer, &path, watch)?;
         let blob = LayerBlob::from_file(&path, self.parsed.diff_ids[number]);
         Ok(blob.map_err(file("opening", &path))?)
+    }
+
+    fn stored(&self, number: usize) -> Result<StoredLayer, ConvertError> {
+        let layer = &self.manifest.layers[number];
+        Ok(StoredLayer {
+            digest: layer.digest,
+            size: layer.size,
+            media_type: layer.media_type.clone(),
+            file: None,
+        })
+    }
+
+    fn blob_url(&self) -> &str {
+        &self.blob_url
     }
 }
 

@@ -15,7 +15,7 @@ const CORRECTION_MAX: u64 = 1 << 20;
 
 /// Reads a tar from its start to its end.
 pub(crate) struct TarStream<R> {
-    reader: R,
+    reader: Counted<R>,
     /// Bytes of the entry's content that were not read.
     content: u64,
     /// Bytes between its end and the next header.
@@ -25,7 +25,7 @@ pub(crate) struct TarStream<R> {
 impl<R: Read> TarStream<R> {
     pub(crate) fn new(reader: R) -> Self {
         Self {
-            reader,
+            reader: Counted { reader, read: 0 },
             content: 0,
             padding: 0,
         }
@@ -67,6 +67,11 @@ impl<R: Read> TarStream<R> {
         }
         io::copy(&mut self.reader, &mut io::sink())?;
         Ok(None)
+    }
+
+    /// Returns how many bytes of the tar were read: behind a header, where the content of its entry begins.
+    pub(crate) const fn position(&self) -> u64 {
+        self.reader.read
     }
 
     /// Returns the content of the entry that was returned last.
@@ -115,6 +120,20 @@ impl<R: Read> TarStream<R> {
         let end = name.iter().position(|&byte| byte == 0);
         name.truncate(end.unwrap_or(name.len()));
         Ok(name)
+    }
+}
+
+/// Counts what is read.
+struct Counted<R> {
+    reader: R,
+    read: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(into)?;
+        self.read += count as u64;
+        Ok(count)
     }
 }
 

@@ -43,6 +43,19 @@ pub fn read_layer<C>(
     content: &mut dyn FnMut(&mut dyn Read) -> io::Result<C>,
     watch: Watch<'_>,
 ) -> Result<LayerTree<C>, UnpackError> {
+    read_layer_with_places(layer, limits, &mut |reader, _| content(reader), watch)
+}
+
+/// Reads a layer like [`read_layer`]; `content` receives where in the uncompressed tar the content begins, too.
+///
+/// # Errors
+/// As [`read_layer`].
+pub fn read_layer_with_places<C>(
+    layer: &LayerBlob,
+    limits: &Limits,
+    content: &mut dyn FnMut(&mut dyn Read, u64) -> io::Result<C>,
+    watch: Watch<'_>,
+) -> Result<LayerTree<C>, UnpackError> {
     let blob = layer.open().map_err(opening(&layer.place.path))?;
     let short = layer.diff_id.short();
     let at = |name: Option<&[u8]>, source: TarError| explain(&short, name, source);
@@ -52,7 +65,10 @@ pub fn read_layer<C>(
     let mut filler = Filler::new(*limits);
     while let Some(entry) = tar.next_entry().map_err(|error| at(None, error))? {
         filler
-            .add(&entry, &mut || content(&mut tar.content()))
+            .add(&entry, &mut || {
+                let place = tar.position();
+                content(&mut tar.content(), place)
+            })
             .map_err(|error| at(Some(&entry.name), error))?;
     }
     let finished = filler.finish();
@@ -124,6 +140,32 @@ mod tests {
         assert_eq!(tree.path(of(b"d/through")).unwrap(), b"d/through");
         // Replaced content goes with the name that it had.
         assert_eq!(contents, [&b"first"[..], b"last", b"x", b"again"]);
+    }
+
+    #[test]
+    fn contents_are_where_it_is_said() {
+        let name = "n".repeat(99);
+        let tar = tar_of(&[
+            ("a", Regular, "", b"first"),
+            ("d", Directory, "", b""),
+            (&name, Regular, "", &[7; 1025]),
+            ("empty", Regular, "", b""),
+            ("last", Regular, "", b"last"),
+        ]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &tar).unwrap();
+        let layer = LayerBlob::from_file(file.path(), digest_of(&tar)).unwrap();
+        let mut content = |reader: &mut dyn Read, place: u64| {
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes)?;
+            let place = usize::try_from(place).unwrap();
+            assert!(tar[place..].starts_with(&bytes));
+            Ok(place)
+        };
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let limits = Limits::default();
+        let read = read_layer_with_places(&layer, &limits, &mut content, go_on).unwrap();
+        assert_eq!(read.contents, [512, 4096, 4608, 2048]);
     }
 
     #[test]

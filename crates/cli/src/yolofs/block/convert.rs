@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use blockimages::convert::{
-    Codec, ConvertOptions, Converted, ConvertedDisk, FileSystem, Pushed, RegistryImage,
+    Codec, ConvertOptions, Converted, ConvertedDisk, DataPlace, FileSystem, Pushed, RegistryImage,
     SourceImage, ZFileOptions, convert, convert_disk, push,
 };
 use clap::ValueEnum;
@@ -39,6 +39,9 @@ pub(super) struct ConvertArgs {
     /// The file system of a container image: EROFS is mounted from a file, ext4 can be written
     #[arg(long, value_name = "KIND", value_enum, default_value = "erofs")]
     fs: FsArg,
+    /// Make only an index (turboOCI): data is read from the layers of the container image, which have to stay
+    #[arg(long)]
+    turbo: bool,
     /// How blocks are compressed
     #[arg(long, value_enum, default_value = "lz4")]
     codec: CodecArg,
@@ -154,6 +157,10 @@ impl ConvertArgs {
             file_system: match self.fs {
                 FsArg::Erofs => FileSystem::Erofs,
                 FsArg::Ext4 => FileSystem::Ext4,
+            },
+            data: match self.turbo {
+                true => DataPlace::Referred,
+                false => DataPlace::Copied,
             },
             compression: ZFileOptions {
                 codec: match self.codec {

@@ -93,7 +93,8 @@ fn lowers(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<DeviceConf
     if !args.dry_run {
         take_plan(&image, store);
     }
-    Ok(image.block_config()?)
+    let dir = (!args.dry_run).then_some(args.dir.as_path());
+    Ok(image.block_config(dir, &mut watch)?)
 }
 
 /// Keeps the plan that is beside an image in its registry. Without it, starts take longer.

@@ -1,0 +1,134 @@
+//! turboOCI layers: the metadata of a file system, whose data is in a layer of a container image.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use flate2::read::GzDecoder;
+use lsmt::{FileStorage, GzipIndex, GzipTar, Layer, LsmtError, ReadAt};
+
+use crate::config::Place;
+use crate::error::file;
+use crate::{BlobSource, ImageError, LowerConfig, RemoteLayer};
+
+/// The file of a layer's metadata that marks them.
+pub(crate) const MARKER: &str = ".turbo.ociv1";
+/// The index of a compressed layer.
+pub(crate) const GZIP_INDEX: &str = "gzip.meta";
+/// The metadata of file systems, in the order in which they are preferred.
+const METADATA: [&str; 2] = ["erofs.fs.meta", "ext4.fs.meta"];
+/// Bytes of one of these files: some hundredths of a layer.
+const FILE_MAX: u64 = 4 << 30;
+/// Bytes of the tar with all of them, and files in it.
+const TAR_MAX: u64 = 3 * FILE_MAX;
+const FILES_MAX: usize = 16;
+
+/// Unpacks the tar of a layer's metadata into `dir`, and returns the layer's part of a configuration: names are
+/// within `dir`.
+pub(crate) fn unpack(tar_gz: &Path, dir: &Path) -> Result<LowerConfig, ImageError> {
+    fs::create_dir_all(dir).map_err(file("making", dir))?;
+    let opened = File::open(tar_gz).map_err(file("opening", tar_gz))?;
+    let found = copy_files(opened, dir).map_err(file("unpacking turboOCI metadata of", tar_gz))?;
+    let has = |name: &str| found.contains(&name);
+    let metadata = METADATA.iter().find(|name| has(name));
+    let metadata = metadata.ok_or_else(|| ImageError::Create {
+        path: dir.into(),
+        rule: "the layer has no turboOCI metadata",
+    })?;
+    Ok(LowerConfig {
+        file: (*metadata).to_owned(),
+        gzip_index: match has(GZIP_INDEX) {
+            true => GZIP_INDEX.to_owned(),
+            false => String::new(),
+        },
+        ..LowerConfig::default()
+    })
+}
+
+/// Copies the files that are known; returns their names.
+fn copy_files(tar_gz: impl Read, dir: &Path) -> io::Result<Vec<&'static str>> {
+    let mut tar = tar::Archive::new(GzDecoder::new(tar_gz).take(TAR_MAX));
+    let mut found = Vec::new();
+    for (number, entry) in tar.entries()?.enumerate() {
+        let mut entry = entry?;
+        if number == FILES_MAX {
+            return Err(invalid("it has too many files"));
+        }
+        let path = entry.path_bytes().into_owned();
+        let known = METADATA.into_iter().chain([GZIP_INDEX]);
+        let known = { known }.find(|name| name.as_bytes() == path);
+        let Some(name) = known.filter(|_| entry.header().entry_type().is_file()) else {
+            continue;
+        };
+        if entry.size() > FILE_MAX {
+            return Err(invalid("a file is too long"));
+        }
+        let mut to = File::create(dir.join(name))?;
+        io::copy(&mut entry, &mut to)?;
+        to.sync_all()?;
+        found.push(name);
+    }
+    Ok(found)
+}
+
+fn invalid(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Opens a layer: `number` is its place, from the bottom. What it refers to is read from `remote` if it is not on
+/// this machine.
+pub(crate) fn open_layer(
+    number: u32,
+    lower: &LowerConfig,
+    base: &Path,
+    blob_url: &str,
+    remote: Option<&dyn BlobSource>,
+) -> Result<Layer, ImageError> {
+    let Place::Local(path) = lower.place(base) else {
+        return Err(ImageError::Rule {
+            path: base.into(),
+            rule: "the metadata of a turboOCI layer have to be a file of this machine",
+        });
+    };
+    let failed = |source: LsmtError| ImageError::Layer {
+        number: number as usize + 1,
+        name: path.display().to_string(),
+        source,
+    };
+    let meta = storage(&path)?;
+    let index = match lower.gzip_index.is_empty() {
+        true => None,
+        false => {
+            let index = storage(&base.join(&lower.gzip_index))?;
+            Some(GzipIndex::open(index).map_err(failed)?)
+        }
+    };
+    let target: Arc<dyn ReadAt> = match lower.target_file.is_empty() {
+        false => storage(&base.join(&lower.target_file))?,
+        true => {
+            let digest = lower.target_digest.clone();
+            // Without a digest of its own, the size in the configuration is that of the target.
+            let size = index.as_ref().map_or(lower.size, GzipIndex::gzip_size);
+            let remote = remote.ok_or_else(|| ImageError::Remote {
+                digest: digest.clone(),
+            })?;
+            let layer = RemoteLayer {
+                number,
+                digest,
+                size,
+            };
+            remote.blob(blob_url, &layer)?
+        }
+    };
+    let tar: Arc<dyn ReadAt> = match index {
+        None => target,
+        Some(index) => Arc::new(GzipTar::open(target, index).map_err(failed)?),
+    };
+    lsmt::open_turbo_blob(meta, tar).map_err(failed)
+}
+
+fn storage(path: &Path) -> Result<Arc<FileStorage>, ImageError> {
+    let opened = File::open(path).map_err(file("opening the layer", path))?;
+    Ok(Arc::new(FileStorage::new(opened)))
+}
