@@ -94,7 +94,7 @@ fn evict_packages(shared: &Shared, handlers: &[Arc<Handler>]) {
     let mut needed = BTreeSet::new();
     for handler in handlers {
         let spec = &handler.spec;
-        if let Ok(packages) = shared.store.packages_of(&spec.base, &spec.requires) {
+        if let Ok(Some(packages)) = shared.store.needed_by(&spec.base, &spec.requires) {
             needed.extend(
                 packages
                     .into_iter()

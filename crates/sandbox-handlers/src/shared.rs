@@ -178,16 +178,18 @@ impl Shared {
         let mut instance = match spare {
             Some(spare) => spare,
             None => {
-                let packages =
-                    match spec.requires.is_empty() {
-                        true => sandbox::Packages::new(),
-                        false => self.store.packages_of(&spec.base, &spec.requires).map_err(
-                            |source| {
-                                let name = spec.name.clone();
-                                CallError::Packages { name, source }
-                            },
-                        )?,
-                    };
+                // Claimed until the sandbox is there.
+                let (packages, _claim) = match spec.requires.is_empty() {
+                    true => Default::default(),
+                    false => {
+                        let found = self.store.packages_of(&spec.base, &spec.requires);
+                        let (packages, claim) = found.map_err(|source| CallError::Packages {
+                            name: spec.name.clone(),
+                            source,
+                        })?;
+                        (packages, Some(claim))
+                    }
+                };
                 let store = self.store.dir_of(&spec.base);
                 let request = spec.request(packages, Some(store));
                 Instance::start(&self.sandboxes, request).map_err(in_sandbox)?

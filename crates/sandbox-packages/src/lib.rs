@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod claims;
 mod error;
 mod names;
 mod pip;
@@ -30,6 +31,7 @@ mod records;
 mod store;
 mod tree;
 
+pub use claims::Claim;
 pub use error::{PackageError, Result};
 pub use pip::{Installer, Source};
 pub use records::{Installed, Resolution};

@@ -1,4 +1,4 @@
-//! The directory of packages: how they are added and removed.
+//! The directory of packages: how they are added, found and removed.
 //!
 //! ```text
 //! BASE/packages/NAME==VERSION/   what sandboxes see at /packages, read-only
@@ -8,26 +8,27 @@
 //! incoming/                      what is under way; emptied at the next start
 //! ```
 
+mod removal;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, lchown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::Mutex;
-use sandbox::cache::{Hits, Kept, first_to_go};
-use sandbox::{Packages, Phase, Sandboxes};
+use sandbox::cache::Hits;
+use sandbox::{Packages, Sandboxes};
 
+use crate::claims::{Claim, Claims};
 use crate::error::{PackageError, Result, at};
 use crate::names::{Pinned, check_requirements};
 use crate::pip::{Installer, Source};
 use crate::records::{self, Installed, Resolution, path_of};
 use crate::tree;
-
-/// Packages whose uses are remembered.
-const USES_MAX: usize = 100_000;
 
 /// Packages that one request may take.
 const PACKAGES_MAX: usize = 512;
@@ -38,6 +39,7 @@ pub struct Store {
     root: PathBuf,
     next: AtomicU64,
     uses: Mutex<BTreeMap<(String, String), Hits>>,
+    claims: Arc<Claims>,
     _lock: Flock<File>,
 }
 
@@ -78,6 +80,7 @@ impl Store {
             root,
             next: AtomicU64::new(0),
             uses: Mutex::default(),
+            claims: Arc::default(),
             _lock: lock,
         };
         for entry in fs::read_dir(&incoming).map_err(at("reading", &incoming))? {
@@ -116,12 +119,13 @@ impl Store {
         self.lend_built(&installer.base, &work.0)?;
         installer.download(sandboxes, &requirements, source, &work.0)?;
         let wheels = wheels_in(&work.0.join("wheels"))?;
-        let mut packages = Packages::new();
+        let packages: Packages = wheels.iter().map(|(pinned, _)| pinned.text()).collect();
+        // What is there is not removed until the resolution names it, and what is being removed is installed after that.
+        let _claim = self.claim(&installer.base, &packages)?;
         for (pinned, wheel) in wheels {
             if !self.dir_of(&installer.base).join(pinned.text()).is_dir() {
                 self.install(sandboxes, installer, &pinned, &wheel)?;
             }
-            packages.insert(pinned.text());
         }
         let resolution = Resolution {
             requirements,
@@ -222,20 +226,48 @@ impl Store {
         is_whole.then_some(kept.packages)
     }
 
-    /// Returns the packages that requirements take, which were added before.
+    /// Returns the packages that requirements take, which were added before, and a claim on them: none is removed
+    /// until that is dropped. From the start of a sandbox on, the sandbox keeps them.
     ///
     /// # Errors
-    /// If they were not.
-    pub fn packages_of(&self, base: &str, requirements: &[String]) -> Result<Packages> {
-        check_name(base)?;
-        let requirements = check_requirements(requirements)?;
-        let packages = self
-            .kept(base, &requirements)
-            .inspect(|packages| self.used(base, packages));
-        packages.ok_or_else(|| {
+    /// If they were not added.
+    pub fn packages_of(&self, base: &str, requirements: &[String]) -> Result<(Packages, Claim)> {
+        let missing = || {
             let all = requirements.join(" ");
             PackageError::Unknown(format!(
                 "nobody has added {all} for {base}: sandbox package add --base {base} {all}"
+            ))
+        };
+        let packages = self.needed_by(base, requirements)?.ok_or_else(missing)?;
+        let claim = self.claim(base, &packages)?;
+        // What was found may have been removed before it was claimed.
+        let kept = self.needed_by(base, requirements)?;
+        if kept.as_ref() != Some(&packages) {
+            return Err(missing());
+        }
+        self.used(base, &packages);
+        Ok((packages, claim))
+    }
+
+    /// Returns the packages that requirements take, if they were added before. This is no use of them.
+    ///
+    /// # Errors
+    /// If the base or a requirement is none.
+    pub fn needed_by(&self, base: &str, requirements: &[String]) -> Result<Option<Packages>> {
+        check_name(base)?;
+        let requirements = check_requirements(requirements)?;
+        Ok(self.kept(base, &requirements))
+    }
+
+    /// Claims packages by their names.
+    ///
+    /// # Errors
+    /// If one is being removed.
+    pub fn claim(&self, base: &str, packages: &Packages) -> Result<Claim> {
+        let claim = self.claims.claim(base, packages);
+        claim.map_err(|(base, package)| {
+            PackageError::Unknown(format!(
+                "the package {package} of {base} is still being removed: try again later"
             ))
         })
     }
@@ -258,93 +290,6 @@ impl Store {
         }
         all.sort_by(|a, b| (&a.base, &a.package).cmp(&(&b.base, &b.package)));
         Ok(all)
-    }
-
-    /// Removes a package, the Zygotes that have imported it, and the resolutions that name it.
-    ///
-    /// # Errors
-    /// If there is none, or a sandbox has it.
-    pub fn remove(&self, sandboxes: &Sandboxes, base: &str, package: &str) -> Result<()> {
-        check_name(base)?;
-        let pinned = Pinned::parse(package)?;
-        let package = pinned.text();
-        let dir = self.dir_of(base);
-        let place = dir.join(&package);
-        if !place.is_dir() {
-            return Err(PackageError::Unknown(format!(
-                "there is no package {package} for {base}"
-            )));
-        }
-        if let Some(by) = user_of(sandboxes, &dir, &package) {
-            return Err(PackageError::InUse { package, by });
-        }
-        for zygote in sandboxes.zygotes() {
-            if zygote.base == base && zygote.packages.contains(&package) {
-                // That it has gone by itself is as good.
-                let _gone = sandboxes.evict(&zygote.id);
-            }
-        }
-        let resolutions = self.of(base, "resolutions");
-        for name in names_in(&resolutions)? {
-            let path = resolutions.join(name);
-            let has_it = |kept: &Resolution| kept.packages.contains(&package);
-            if records::read(&path).as_ref().is_some_and(has_it) {
-                fs::remove_file(&path).map_err(at("removing", path))?;
-            }
-        }
-        let work = self.work()?;
-        fs::rename(&place, work.0.join("removed")).map_err(at("removing", place))?;
-        let record = self.of(base, "records").join(format!("{package}.json"));
-        fs::remove_file(&record).map_err(at("removing", record))
-    }
-
-    /// Removes the least valuable packages for their size, until at most `bytes_max` remain, but none that is
-    /// needed (as base and package) or that a sandbox uses. Returns how many.
-    ///
-    /// # Errors
-    /// If the store cannot be read, or a package cannot be removed.
-    pub fn evict(
-        &self,
-        sandboxes: &Sandboxes,
-        bytes_max: u64,
-        needed: &BTreeSet<(String, String)>,
-    ) -> Result<u64> {
-        let mut all = self.list()?;
-        let mut total: u64 = all.iter().map(|one| one.bytes).sum();
-        let mut gone = 0;
-        all.retain(|one| !needed.contains(&(one.base.clone(), one.package.clone())));
-        while total > bytes_max && !all.is_empty() {
-            let now = Instant::now();
-            let uses = self.uses.lock().clone();
-            let kept: Vec<Kept> = all.iter().map(|one| kept(one, &uses, now)).collect();
-            let Some(place) = first_to_go(&kept) else {
-                break;
-            };
-            let one = all.swap_remove(place);
-            match self.remove(sandboxes, &one.base, &one.package) {
-                Ok(()) => {
-                    total -= one.bytes;
-                    gone += 1;
-                }
-                Err(PackageError::InUse { .. } | PackageError::Unknown(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(gone)
-    }
-
-    /// Notes that packages were of use.
-    fn used(&self, base: &str, packages: &Packages) {
-        let now = Instant::now();
-        let mut uses = self.uses.lock();
-        if uses.len() > USES_MAX {
-            uses.clear();
-        }
-        for package in packages {
-            uses.entry((base.to_owned(), package.clone()))
-                .or_default()
-                .add(now);
-        }
     }
 
     /// Makes the directories of a base.
@@ -383,34 +328,6 @@ impl Store {
         }
         Ok(())
     }
-}
-
-/// What is known of a package, to choose which goes first.
-fn kept(one: &Installed, uses: &BTreeMap<(String, String), Hits>, now: Instant) -> Kept {
-    let hits = uses.get(&(one.base.clone(), one.package.clone()));
-    #[expect(clippy::cast_precision_loss, reason = "only the order counts")]
-    let saved_ms = one.install_ms as f64;
-    Kept {
-        id: one.package.clone(),
-        bytes: one.bytes,
-        saved_ms,
-        hits: hits.map_or(0.0, |hits| hits.count(now)),
-        children: 0,
-    }
-}
-
-/// Returns the sandbox that has a package, if there is one.
-fn user_of(sandboxes: &Sandboxes, dir: &Path, package: &str) -> Option<String> {
-    let mut live = sandboxes.list();
-    live.retain(|sandbox| !matches!(sandbox.phase(), Phase::Ended(_)));
-    let has_it = |sandbox: &&std::sync::Arc<sandbox::Sandbox>| {
-        let request = sandbox.request();
-        let python = request.python.as_ref();
-        request.packages.as_deref() == Some(dir)
-            && python.is_some_and(|python| python.packages.contains(package))
-    };
-    let found = live.iter().find(has_it);
-    found.map(|sandbox| format!("the sandbox {}", sandbox.id()))
 }
 
 /// Takes the wheels that a sandbox has left in a directory, and nothing else.

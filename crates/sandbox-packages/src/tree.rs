@@ -118,7 +118,7 @@ pub(crate) fn take_over(dir: &Path, package: &Pinned, owner: u32) -> Result<Size
 /// Removes a directory and all below it, at any depth: the content of a subdirectory is moved up before it
 /// is removed, so that no path gets long and there is no recursion.
 pub(crate) fn remove(dir: &Path) -> Result<()> {
-    let mut next = 0_u64;
+    let mut next = 0;
     let mut left = vec![dir.to_owned()];
     while let Some(top) = left.pop() {
         let entries = match fs::read_dir(&top) {
@@ -131,15 +131,29 @@ pub(crate) fn remove(dir: &Path) -> Result<()> {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 fs::remove_file(&path).map_err(at("removing", path))?;
             } else if fs::remove_dir(&path).is_err() {
-                next += 1;
-                let aside = dir.with_extension(format!("removed-{next}"));
-                fs::rename(&path, &aside).map_err(at("removing", path))?;
-                left.push(aside);
+                left.push(move_aside(&path, dir, &mut next)?);
             }
         }
         fs::remove_dir(&top).map_err(at("removing", top))?;
     }
     Ok(())
+}
+
+/// Moves a directory beside another one, to a name that nothing has: whoever was killed while it removed something
+/// has left such names.
+fn move_aside(path: &Path, beside: &Path, next: &mut u64) -> Result<PathBuf> {
+    loop {
+        *next += 1;
+        let mut aside = beside.as_os_str().to_owned();
+        aside.push(format!(".removed-{next}"));
+        match fs::rename(path, &aside) {
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {}
+            moved => {
+                moved.map_err(at("removing", path))?;
+                return Ok(aside.into());
+            }
+        }
+    }
 }
 
 /// Reads which package a directory is, by its metadata, and refuses another one than was expected.
@@ -209,6 +223,23 @@ mod tests {
         )
         .unwrap();
         dir
+    }
+
+    /// A former removal was cut off: what it had moved aside is removed, too, in any order.
+    #[test]
+    fn what_a_removal_has_left_is_removed() {
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let dir = tempfile::tempdir().unwrap();
+            let names = ["0", "0.removed-1", "0.removed-1.removed-1"];
+            for name in names {
+                fs::create_dir_all(dir.path().join(name).join("a/b/c")).unwrap();
+                fs::write(dir.path().join(name).join("a/b/file"), b"").unwrap();
+            }
+            for number in order {
+                remove(&dir.path().join(names[number])).unwrap();
+            }
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{order:?}");
+        }
     }
 
     #[test]

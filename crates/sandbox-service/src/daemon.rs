@@ -134,7 +134,7 @@ impl Daemon {
     /// # Errors
     /// As [`Sandboxes::create`].
     pub fn create(&self, create: Create) -> Result<Created> {
-        let request = self.with_packages(create.request, &create.requires)?;
+        let (request, _claim) = self.with_packages(create.request, &create.requires)?;
         let sandbox = self.sandboxes.create(request, Stdio::Captured)?;
         let wait = Duration::from_millis(create.wait_ms.min(WAIT_MAX_MS));
         let ended = sandbox.wait(wait).is_some();

@@ -1,7 +1,7 @@
 //! What the daemon does about packages.
 
 use sandbox::{Request, SandboxError};
-use sandbox_packages::{Installed, Installer, PackageError, Result, Source};
+use sandbox_packages::{Claim, Installed, Installer, PackageError, Result, Source};
 
 use crate::Daemon;
 use crate::bodies::{AddPackages, Added, PackageSource};
@@ -46,20 +46,21 @@ impl Daemon {
     }
 
     /// Has a request get the packages that its requirements took when they were added. Packages without
-    /// a directory of their own are those of the daemon's store.
+    /// a directory of their own are those of the daemon's store; none of those is removed before the claim is dropped.
     pub(crate) fn with_packages(
         &self,
         mut request: Request,
         requires: &[String],
-    ) -> sandbox::Result<Request> {
+    ) -> sandbox::Result<(Request, Option<Claim>)> {
         let Some(python) = &mut request.python else {
             return match requires {
-                [] => Ok(request),
+                [] => Ok((request, None)),
                 _ => Err(SandboxError::Invalid(
                     "only a program of Python requires packages".to_owned(),
                 )),
             };
         };
+        let mut claimed = None;
         if !requires.is_empty() {
             if request.packages.is_some() {
                 let message =
@@ -67,18 +68,25 @@ impl Daemon {
                 return Err(SandboxError::Invalid(message.to_owned()));
             }
             let packages = self.store.packages_of(&request.base, requires);
-            python
-                .packages
-                .extend(packages.map_err(|error| match error {
-                    PackageError::Invalid(message) | PackageError::Unknown(message) => {
-                        SandboxError::Invalid(message)
-                    }
-                    other => SandboxError::Invalid(other.to_string()),
-                })?);
+            let (packages, claim) = packages.map_err(invalid)?;
+            python.packages.extend(packages);
+            // The others are claimed below, before these are not any more.
+            claimed = Some(claim);
         }
         if !python.packages.is_empty() && request.packages.is_none() {
+            let claim = self.store.claim(&request.base, &python.packages);
+            claimed = Some(claim.map_err(invalid)?);
             request.packages = Some(self.store.dir_of(&request.base));
         }
-        Ok(request)
+        Ok((request, claimed))
+    }
+}
+
+fn invalid(error: PackageError) -> SandboxError {
+    match error {
+        PackageError::Invalid(message) | PackageError::Unknown(message) => {
+            SandboxError::Invalid(message)
+        }
+        other => SandboxError::Invalid(other.to_string()),
     }
 }
