@@ -132,3 +132,92 @@ fn storage(path: &Path) -> Result<Arc<FileStorage>, ImageError> {
     let opened = File::open(path).map_err(file("opening the layer", path))?;
     Ok(Arc::new(FileStorage::new(opened)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use tar::EntryType;
+
+    use super::*;
+
+    fn packed(entries: &[(&str, EntryType)]) -> Vec<u8> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (name, kind) in entries {
+            let mut header = tar::Header::new_ustar();
+            // As hostile programs write it: unchecked.
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_entry_type(*kind);
+            header.set_link_name("/etc/passwd").unwrap();
+            header.set_size(if kind.is_file() { 3 } else { 0 });
+            header.set_cksum();
+            tar.append(&header, &b"abc"[..if kind.is_file() { 3 } else { 0 }])
+                .unwrap();
+        }
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(&tar.into_inner().unwrap()).unwrap();
+        gzip.finish().unwrap()
+    }
+
+    fn unpacked(bytes: &[u8]) -> Result<(LowerConfig, Vec<String>), ImageError> {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("packed"), dir.path().join("to"));
+        fs::write(&from, bytes).unwrap();
+        let lower = unpack(&from, &to)?;
+        let names = fs::read_dir(&to)
+            .unwrap()
+            .chain(fs::read_dir(dir.path()).unwrap());
+        let names = names.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        Ok((lower, names))
+    }
+
+    #[test]
+    fn only_files_that_are_known_are_unpacked() {
+        let file = EntryType::Regular;
+        let bytes = packed(&[
+            ("ext4.fs.meta", file),
+            ("../gzip.meta", file),
+            ("/gzip.meta", file),
+            ("gzip.meta", EntryType::Symlink),
+            (MARKER, file),
+            ("other", file),
+        ]);
+        let (lower, names) = unpacked(&bytes).unwrap();
+        assert_eq!((&*lower.file, &*lower.gzip_index), ("ext4.fs.meta", ""));
+        assert_eq!(names, ["ext4.fs.meta", "packed", "to"]);
+        let both = packed(&[
+            ("ext4.fs.meta", file),
+            ("erofs.fs.meta", file),
+            (GZIP_INDEX, file),
+        ]);
+        let (lower, _) = unpacked(&both).unwrap();
+        assert_eq!(
+            (&*lower.file, &*lower.gzip_index),
+            ("erofs.fs.meta", GZIP_INDEX)
+        );
+    }
+
+    #[test]
+    fn what_is_cut_or_has_no_metadata_is_refused() {
+        let file = EntryType::Regular;
+        let failed = |bytes: &[u8]| unpacked(bytes).map(drop).unwrap_err();
+        assert!(
+            failed(&packed(&[(MARKER, file)]))
+                .to_string()
+                .contains("no turboOCI")
+        );
+        let many = packed(&[(MARKER, file); FILES_MAX + 1]);
+        let error = failed(&many);
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert!(why.contains("too many"), "{why}");
+        let whole = packed(&[("ext4.fs.meta", file)]);
+        for cut in [0, 5, whole.len() / 2] {
+            failed(&whole[..cut]);
+        }
+        failed(b"not a gzip file");
+    }
+}

@@ -48,7 +48,7 @@ impl Builder {
                 kind,
                 perm: 0o755,
                 uid: 70_000,
-                gid: 1,
+                gid: 80_000,
                 nlink: if kind == NodeKind::Dir { 2 } else { 1 },
                 rdev: 0,
                 size,
@@ -106,8 +106,13 @@ fn tree(many: u32) -> Tree {
     let dir = tree.add(NodeKind::Dir, 0, &[]);
     top.push(("many".to_owned(), dir));
     let name = |at| format!("{at}-{}", "n".repeat(at as usize % 200));
+    // Directories are in all groups of inodes, too.
+    let kind_of = |at| match at % 100 {
+        99 => NodeKind::Dir,
+        _ => NodeKind::File,
+    };
     let files: Vec<_> = (0..many)
-        .map(|at| (name(at), tree.add(NodeKind::File, 0, &[])))
+        .map(|at| (name(at), tree.add(kind_of(at), 0, &[])))
         .collect();
     tree.fill(dir, &files);
     tree.fill(root, &top);
@@ -196,7 +201,12 @@ fn programs_find_nothing_wrong() {
         device.write(&tree(many), device.geometry.data_start(), 0);
         device.check();
         let stat = device.debugfs("stat /file");
-        for part in ["User: 70000", "Size: 5000", "mtime: 0x6553f100:00000014"] {
+        for part in [
+            "User: 70000",
+            "Group: 80000",
+            "Size: 5000",
+            "mtime: 0x6553f100:00000014",
+        ] {
             assert!(stat.contains(part), "{part} is not in {stat}");
         }
         assert!(
