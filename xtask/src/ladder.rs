@@ -199,6 +199,7 @@ const LADDER: &[Rung] = &[
     rung(
         "containerd-service",
         &[
+            "blockimages",
             "blocks",
             "bootimg",
             "bootstore",
@@ -206,6 +207,7 @@ const LADDER: &[Rung] = &[
             "host",
             "layers",
             "mounting",
+            "node-api",
             "node-records",
             "nri",
             "oci",
