@@ -200,6 +200,7 @@ const LADDER: &[Rung] = &[
     rung(
         "containerd-service",
         &[
+            "blockimages",
             "blocks",
             "bootimg",
             "bootstore",
@@ -207,6 +208,7 @@ const LADDER: &[Rung] = &[
             "host",
             "layers",
             "mounting",
+            "node-api",
             "node-records",
             "nri",
             "oci",

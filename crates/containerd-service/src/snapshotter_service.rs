@@ -1,5 +1,6 @@
 //! `yolofs snapshotter`: containerd's snapshotter, whose layers are served from boot images.
 
+pub mod block_images;
 mod chains;
 mod disk_mover;
 pub mod first_boot;
@@ -27,6 +28,7 @@ use snapshotter::{
     Config, FastConfig, FastPlace, Lowers, Snapshotter, UpperConfig, WhenFull, service,
 };
 
+use block_images::{BlockImageSettings, NodeBlockImages};
 use bootstore::store::StoreSettings;
 use disk_mover::DiskMover;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
@@ -82,6 +84,8 @@ pub struct SnapshotterSettings {
     pub until: Until,
     /// Socket of the containerd that is served.
     pub containerd: PathBuf,
+    /// How block images are served.
+    pub block_images: BlockImageSettings,
     /// Socket of its NRI, if layers are to be warmed for pods.
     pub nri: Option<PathBuf>,
 }
@@ -155,12 +159,13 @@ impl SnapshotterSettings {
             upper,
             layers,
             unpacker: Some(Arc::new(ContainerdUnpacker::at(containerd))),
+            blocks: None,
         })
     }
 }
 
 /// Entries of a root. Each directory is closed to other users by the part that owns it.
-const IN_ROOT: [&str; 8] = [
+const IN_ROOT: [&str; 10] = [
     "metadata.redb",
     "snapshots",
     "staged",
@@ -169,6 +174,8 @@ const IN_ROOT: [&str; 8] = [
     "layers",
     "served",
     "recorded",
+    "devices",
+    "blobs",
 ];
 
 /// Closes a root that an earlier release left open, or somebody made for us. One that has something else
@@ -199,7 +206,7 @@ pub fn run(
     };
     let placing = Placing::new(&args.containerd_root, by, &args.root, &run_dir);
     let containerd = std::path::absolute(&args.containerd).context("finding containerd")?;
-    let config = args.config(&placing, &containerd)?;
+    let mut config = args.config(&placing, &containerd)?;
     let root = config.root.clone();
     // While this process may execute programs yet.
     let recorder = recorder::start(&root, &containerd, store, &run_dir)?;
@@ -207,13 +214,25 @@ pub fn run(
     let interrupt = Interrupt::install()?;
     recorder::reap(recorder)?;
     let served = args.lowers(&root, &run_dir, store, &interrupt)?;
+    let images = NodeBlockImages::new(
+        &root,
+        &args.block_images,
+        &containerd,
+        store.absolute(),
+        &run_dir,
+        &interrupt,
+    )?;
+    let retired = Arc::clone(images.retired());
+    config.blocks = Some(Arc::new(images));
     let snapshotter = open(&config, &served, &interrupt)
         .with_context(|| format!("opening the snapshots in {}", root.display()))?;
     // Who has the metadata has the mounts: only now is it sure that no other process lives here.
     let present = snapshotter.walk(&[])?.into_iter();
-    served.start(&present.map(|snapshot| snapshot.id).collect(), &interrupt)?;
+    let present = present.map(|snapshot| snapshot.id).collect();
+    served.start(&present, &interrupt)?;
     let snapshotter = Arc::new(snapshotter);
     let mut threads = place_layers(args, &placing, &snapshotter, &interrupt)?;
+    threads.push(retired.start(&present)?);
     if let Some(nri) = &args.nri {
         threads.push(pods::start(nri.clone(), served.clone(), interrupt.clone())?);
     }
@@ -225,11 +244,12 @@ pub fn run(
         log::debug!("{}: {error}", socket.display());
     }
     served.leave();
+    retired.leave();
     // Should the socket have failed, nobody has asked the threads to end.
     interrupt.ask();
     for thread in threads {
         if thread.join().is_err() {
-            log::warn!("a thread that places layers died");
+            log::warn!("a thread of the snapshotter died");
         }
     }
     drop(snapshotter);

@@ -11,6 +11,7 @@ mod chain;
 mod content;
 mod events;
 mod lease;
+mod repositories;
 mod snapshots;
 mod tasks;
 mod version;
@@ -29,6 +30,7 @@ pub use blob::{BlobSink, BlobSource, KeptBlob, blob_pipe};
 pub use chain::chain_ids;
 pub use events::Events;
 pub use lease::{Collected, KeptDocument, Labels, LayerAge, Lease, Prepared};
+pub use repositories::PulledManifest;
 pub use tasks::{CtrRun, Exec};
 pub use version::version_at;
 

@@ -5,7 +5,6 @@
 //! where, and from which boot image.
 
 mod attachments;
-mod patience;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use super::bind::bind;
 use super::reach::privileges_at;
 use super::recorded_here::{is_of, open, recorded_here};
 use super::warm::Hold;
+use crate::patient_node::PatientClient;
 use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};
 use crate::status::LayerStatus;
 use attachments::{Attachment, Attachments};
@@ -36,7 +36,6 @@ use node_api::mount_state::MountState;
 use node_api::serve_mode::ServeMode;
 use node_api::spec::MountSpec;
 use node_api::view::MountView;
-use patience::PatientClient;
 use yolofs::Privileges;
 use yolofs::XattrAnswers;
 

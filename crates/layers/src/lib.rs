@@ -54,6 +54,7 @@ mod by_node;
 pub mod choose;
 pub mod keep;
 mod own;
+pub mod patient_node;
 mod place;
 mod reach;
 pub mod recorded;

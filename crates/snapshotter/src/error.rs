@@ -94,6 +94,33 @@ pub enum SnapshotError {
         /// The expected form.
         wanted: String,
     },
+    /// A layer of a block image that cannot be served.
+    #[error("the layer with the blob {digest:?} cannot be used: {why}")]
+    BadBlockLayer {
+        /// Its blob, as the label has it.
+        digest: String,
+        /// The reason.
+        why: String,
+    },
+    /// A block image on something else: its device replaces all files, and cannot be stacked.
+    #[error(
+        "snapshot {key:?} is the layer of a block image, and {below:?} below it is none: convert the whole image"
+    )]
+    MixedLayers {
+        /// The layer.
+        key: String,
+        /// The first one below that is none.
+        below: String,
+    },
+    /// The file system of a block image cannot be had.
+    #[error("the block image of snapshot {key:?} cannot be served")]
+    BlockImage {
+        /// Its topmost layer.
+        key: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A request without a name.
     #[error("the {what} of a snapshot cannot be empty")]
     Empty {

@@ -84,6 +84,7 @@ mod tests {
             usage: None,
             tier: None,
             shares: None,
+            block: None,
         }
     }
 

@@ -8,6 +8,7 @@
 //! - [`Snapshotter`]: the snapshots of one root, as a plain object that blocks.
 //! - [`service`]: the same on a socket, as gRPC.
 //! - [`Lowers`]: the interface; [`PlainLowers`] serves nothing, [`FaultyLowers`] serves badly.
+//! - [`BlockImages`]: another interface, to who makes file systems of layers that are block images.
 //! - [`Staged`]: a layer that another process unpacks, and a snapshot adopts.
 //! - [`Unpacker`]: the capabilities of the process that unpacks layers.
 //! - [`FastLayers`]: a fast place for layers; another interface, [`Unpacks`], decides which go there.
@@ -16,7 +17,7 @@
 //! use snapshotter::{Config, Kind, Labels, PlainLowers, Snapshotter};
 //!
 //! let dir = tempfile::tempdir()?;
-//! let config = Config { root: dir.path().join("root"), upper: None, layers: None, unpacker: None };
+//! let config = Config { root: dir.path().join("root"), upper: None, layers: None, unpacker: None, blocks: None };
 //! let snapshots = Snapshotter::open(config, PlainLowers)?;
 //!
 //! // A layer is unpacked into an active snapshot, and committed.
@@ -34,6 +35,8 @@
 
 #![forbid(unsafe_code)]
 
+mod block;
+mod block_layer;
 mod catalog;
 mod copy;
 mod directories;
@@ -55,6 +58,8 @@ mod staged;
 mod tier;
 mod unpacks;
 
+pub use block::{BlockDir, BlockImages};
+pub use block_layer::BlockLayer;
 pub use error::{Result, SnapshotError};
 pub use fast::{FastConfig, FastLayers, FastUsage, Taken};
 pub use filter::FilterError;

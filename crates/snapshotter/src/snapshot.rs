@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use crate::block_layer::BlockLayer;
 use crate::error::{Result, SnapshotError};
 pub use crate::kind::Kind;
 
@@ -71,6 +72,16 @@ pub struct Snapshot {
     /// does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<SnapshotId>,
+    /// The layer of a block image that it is, or is to become.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<BlockLayer>,
+}
+
+impl Snapshot {
+    /// Returns whether its files are elsewhere, and nothing is to be unpacked into its directory.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.shares.is_some() || self.block.as_ref().is_some_and(BlockLayer::is_elsewhere)
+    }
 }
 
 /// A snapshot, and its ancestors.

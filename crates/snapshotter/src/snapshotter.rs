@@ -6,6 +6,7 @@ mod home;
 mod janitor;
 mod make;
 mod place;
+mod remote;
 mod reuse;
 
 use std::collections::HashSet;
@@ -15,6 +16,8 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 
+use crate::block::BlockImages;
+use crate::block_layer::BlockLayer;
 use crate::catalog::{Catalog, LabelChange};
 use crate::directories::{CATALOG, Directories};
 use crate::disk_usage::disk_usage;
@@ -28,7 +31,7 @@ use crate::pace::Pace;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Usage};
 use crate::staged;
 use crate::tier::{Tier, UpperConfig, UpperUsage};
-use crate::unpacks::Unpack;
+use crate::unpacks::{Unpack, unpacks};
 use janitor::Janitor;
 
 /// Where the snapshots are kept, and how.
@@ -42,6 +45,8 @@ pub struct Config {
     pub layers: Option<FastConfig>,
     /// Unpacks layers; `None` for one without capabilities.
     pub unpacker: Option<Arc<dyn Unpacker>>,
+    /// Makes file systems of block images; without it their layers are unpacked as all others.
+    pub blocks: Option<Arc<dyn BlockImages>>,
 }
 
 /// The directories in which layers are staged.
@@ -70,6 +75,7 @@ struct State<L> {
     fast: Option<Arc<FastLayers>>,
     known: KnownLayers,
     unpacker: Option<Arc<dyn Unpacker>>,
+    blocks: Option<Arc<dyn BlockImages>>,
     lowers: L,
     options: OverlayOptions,
     next_id: AtomicU64,
@@ -106,6 +112,7 @@ impl<L: Lowers> Snapshotter<L> {
             fast: fast.transpose()?.map(Arc::new),
             known: KnownLayers::default(),
             unpacker: config.unpacker,
+            blocks: config.blocks,
             lowers,
             options: OverlayOptions::of_this_kernel(),
             reserved: Mutex::default(),
@@ -273,10 +280,14 @@ impl<L: Lowers> Snapshotter<L> {
             Some(_) => Usage::default(),
             None => disk_usage(&dir)?,
         };
-        let committed = self
-            .state
-            .catalog
-            .commit((name, key), parent, labels, usage)?;
+        let found = match (&self.state.blocks, &active.block) {
+            (Some(_), None) if unpacks(key, &labels) => BlockLayer::unpacked(&dir),
+            _ => None,
+        };
+        let committed =
+            self.state
+                .catalog
+                .commit((name, key), parent, labels, usage, found.as_ref())?;
         drop(held);
         self.state.known.add(&committed);
         if let Some(fast) = &self.state.fast {
@@ -288,11 +299,13 @@ impl<L: Lowers> Snapshotter<L> {
         if active.tier.is_some() {
             self.janitor.wake();
         }
-        self.state.lowers.committed(&LayerDir {
-            id: committed.id,
-            name: committed.name,
-            dir,
-        });
+        if committed.block.is_none() {
+            self.state.lowers.committed(&LayerDir {
+                id: committed.id,
+                name: committed.name,
+                dir,
+            });
+        }
         Ok(())
     }
 
@@ -304,6 +317,14 @@ impl<L: Lowers> Snapshotter<L> {
         let removed = self.state.catalog.remove(key)?;
         self.state.known.remove(&removed);
         self.state.lowers.removed(removed.id);
+        if let Some(blocks) = self
+            .state
+            .blocks
+            .as_ref()
+            .filter(|_| removed.block.is_some())
+        {
+            blocks.removed(removed.id);
+        }
         if let Some(fast) = &self.state.fast {
             fast.unpacks.ended(removed.id);
             let unpack = Unpack::of(&removed).filter(|_| removed.kind == Kind::Active);

@@ -41,6 +41,7 @@ impl Rig {
             upper: None,
             layers: None,
             unpacker: Some(Arc::new(Containerd { is_of_24 })),
+            blocks: None,
         };
         Snapshotter::open(config, PlainLowers).unwrap()
     }

@@ -235,6 +235,7 @@ fn a_root_has_one_owner() {
         upper: None,
         layers: None,
         unpacker: None,
+        blocks: None,
     };
     let second = Snapshotter::open(config, PlainLowers);
     assert!(

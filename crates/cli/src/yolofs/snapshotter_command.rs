@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use bootstore::store::StoreSettings;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use host::run_dir::RunDir;
+use host::size::Size;
 
 use super::snapshotter_status;
+use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::run_dir_arg::RunDirArg;
 use crate::xattrs_arg::XattrsArg;
 use containerd_service::snapshotter_service;
 use containerd_service::snapshotter_service::SnapshotterSettings;
+use containerd_service::snapshotter_service::block_images::BlockImageSettings;
 use containerd_service::snapshotter_service::layers_fast::LayersBy;
 use containerd_service::snapshotter_service::place_arg::FastPlaceSpec;
 use containerd_service::snapshotter_service::upper::UpperFull;
@@ -97,6 +100,19 @@ pub(super) struct SnapshotterArgs {
     /// as a pod's sandbox is made
     #[arg(long, value_name = "FILE")]
     nri: Option<PathBuf>,
+    /// Directory of what was fetched of block images, which devices of the node may share [default: blobs in the root]
+    #[arg(long, value_name = "DIR", help_heading = "Block images")]
+    block_cache: Option<PathBuf>,
+    /// Bytes that it may have
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "4G",
+        help_heading = "Block images"
+    )]
+    block_cache_limit: Size,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -143,6 +159,11 @@ pub(super) fn run(
         auto_record: args.auto_record,
         until: args.until.clone(),
         containerd: args.containerd.clone(),
+        block_images: BlockImageSettings {
+            cache: args.block_cache.clone(),
+            cache_bytes: args.block_cache_limit.0,
+            registry: args.registry.spec()?,
+        },
         nri: args.nri.clone(),
     };
     snapshotter_service::run(&settings, store, &run_dir.run_dir)?;

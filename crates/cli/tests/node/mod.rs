@@ -356,6 +356,17 @@ deletion_threshold = 1
         output(self.client().args(args))
     }
 
+    /// Returns how a shell runs containerd's client.
+    pub(crate) fn command(&self, args: &[&str]) -> String {
+        let program = self.engines.program("ctr");
+        let (program, socket) = (program.display(), self.containerd_socket());
+        let said = args.join(" ");
+        format!(
+            "CONTAINERD_SNAPSHOTTER=yolofs {program} --address {} {said}",
+            socket.display()
+        )
+    }
+
     /// Runs containerd's client in the background.
     pub(crate) fn spawn_ctr(&self, args: &[&str]) -> Child {
         let mut command = self.client();

@@ -8,6 +8,7 @@ use super::tables::{
     CHILDREN, COUNTERS, NEXT_ID, SNAPSHOTS, committable, committed, counter, existing, first_child,
     parents, put, record,
 };
+use crate::block_layer::BlockLayer;
 use crate::error::{Result, SnapshotError};
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage, check_key, check_labels};
 
@@ -22,6 +23,7 @@ pub(crate) struct NewSnapshot {
     pub(crate) tier: Option<PathBuf>,
     /// The name of the layer whose directory it shares, and that directory's number.
     pub(crate) shares: Option<(String, SnapshotId)>,
+    pub(crate) block: Option<BlockLayer>,
 }
 
 /// Which labels an update changes.
@@ -49,6 +51,7 @@ impl Catalog {
             usage: None,
             tier: new.tier,
             shares: new.shares.as_ref().map(|(_, id)| *id),
+            block: new.block,
         };
         self.store.write("record a snapshot", |tx| {
             let mut table = tx.open_table(SNAPSHOTS)?;
@@ -77,19 +80,21 @@ impl Catalog {
     }
 
     /// Turns the active snapshot `key` into the committed one `name`, whose directories are under
-    /// the root. One without a parent may get one.
+    /// the root. One without a parent may get one. `found` is the layer of a block image that it turned out to be.
     pub(crate) fn commit(
         &self,
         (name, key): (&str, &str),
         parent: Option<&str>,
         labels: Labels,
         usage: Usage,
+        found: Option<&BlockLayer>,
     ) -> Result<Snapshot> {
         check_key("name", name)?;
         let labels = check_labels(labels)?;
         self.store.write("commit a snapshot", |tx| {
             let mut table = tx.open_table(SNAPSHOTS)?;
             let now = SystemTime::now();
+            let active = committable(&table, name, key, parent)?;
             let committed = Snapshot {
                 name: name.to_owned(),
                 kind: Kind::Committed,
@@ -98,7 +103,8 @@ impl Catalog {
                 updated: now,
                 usage: Some(usage),
                 tier: None,
-                ..committable(&table, name, key, parent)?
+                block: active.block.clone().or_else(|| found.cloned()),
+                ..active
             };
             table.remove(key)?;
             put(&mut table, &committed)?;

@@ -16,6 +16,7 @@ fn new(key: &str, id: u64, parent: Option<&str>) -> NewSnapshot {
         labels: Labels::new(),
         tier: None,
         shares: None,
+        block: None,
     }
 }
 
@@ -130,7 +131,7 @@ proptest! {
                     let (name, key) = (name.to_string(), key.to_string());
                     let parent = parent.map(|p| p.to_string());
                     let names = (name.as_str(), key.as_str());
-                    catalog.commit(names, parent.as_deref(), Labels::new(), Usage::default()).is_ok()
+                    catalog.commit(names, parent.as_deref(), Labels::new(), Usage::default(), None).is_ok()
                 }
                 Op::Remove { key } => catalog.remove(&key.to_string()).is_ok(),
                 Op::Reopen => {
@@ -155,7 +156,7 @@ fn gives_parents_nearest_first() {
             .unwrap();
         let name = format!("layer-{layer}");
         catalog
-            .commit((&name, "tmp"), None, Labels::new(), Usage::default())
+            .commit((&name, "tmp"), None, Labels::new(), Usage::default(), None)
             .unwrap();
         parent = Some(name);
     }

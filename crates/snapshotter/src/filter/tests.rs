@@ -18,6 +18,7 @@ fn snapshot(name: &str, kind: Kind, parent: Option<&str>, labels: &[(&str, &str)
         usage: None,
         tier: None,
         shares: None,
+        block: None,
     }
 }
 

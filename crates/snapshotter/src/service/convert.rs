@@ -69,6 +69,7 @@ fn code(error: &SnapshotError) -> Code {
         SnapshotError::WrongKind { .. }
         | SnapshotError::HasChildren { .. }
         | SnapshotError::NotStaged { .. }
+        | SnapshotError::MixedLayers { .. }
         | SnapshotError::Lost { .. } => Code::FailedPrecondition,
         SnapshotError::ParentNotCommitted { .. }
         | SnapshotError::OtherParent { .. }
@@ -76,7 +77,9 @@ fn code(error: &SnapshotError) -> Code {
         | SnapshotError::Filter(_)
         | SnapshotError::TooLarge { .. }
         | SnapshotError::BadMapping { .. }
+        | SnapshotError::BadBlockLayer { .. }
         | SnapshotError::Empty { .. } => Code::InvalidArgument,
+        SnapshotError::BlockImage { .. } => Code::Unavailable,
         SnapshotError::Damaged { .. } => Code::DataLoss,
         error if error.is_no_space() => Code::ResourceExhausted,
         _ => Code::Internal,

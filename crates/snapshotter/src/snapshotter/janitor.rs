@@ -92,7 +92,9 @@ impl<L: Lowers> State<L> {
                 Err(error) => log::warn!("{error}"),
                 Ok(()) if snapshot.kind == Kind::Committed => {
                     self.known.add(&snapshot);
-                    self.lowers.committed(&self.layer(&snapshot));
+                    if snapshot.block.is_none() {
+                        self.lowers.committed(&self.layer(&snapshot));
+                    }
                 }
                 Ok(()) => {}
             }

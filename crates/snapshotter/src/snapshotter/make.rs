@@ -37,12 +37,19 @@ impl<L: Lowers> State<L> {
             (Kind::Active, None) => self.reused(key, parent, &labels)?,
             _ => None,
         };
+        let block = match (kind, &staged, &shared) {
+            (Kind::Active, None, None) => self.block_layer(key, parent, &labels)?,
+            _ => shared.as_ref().and_then(|layer| layer.block.clone()),
+        };
         let shares = shared.map(|layer| (layer.name, layer.shares.unwrap_or(layer.id)));
         let dirs = match (&staged, &shares) {
             (None, None) => self.place_for(kind, key, &labels)?,
             _ => &self.root, // or a link there
         };
-        let owner = self.owner(&labels, on.as_ref())?;
+        let owner = match block {
+            Some(_) => None, // its directory is nobody's root
+            None => self.owner(&labels, on.as_ref())?,
+        };
         let reserved = Reserved::next(self);
         let made = match &shares {
             Some((_, with)) => self.share(reserved.id, *with).map(|()| None),
@@ -57,12 +64,17 @@ impl<L: Lowers> State<L> {
                 labels,
                 tier: self.tier_of(dirs),
                 shares,
+                block,
             })?;
-            Ok((stack, adopted))
+            let mounts = self.mounts(&stack);
+            if mounts.is_err() {
+                // Who is refused a snapshot does not know that there is one.
+                drop(self.catalog.remove(key));
+            }
+            Ok((stack, adopted, mounts?))
         });
         match made {
-            Ok((stack, adopted)) => {
-                let mounts = self.mounts(&stack)?;
+            Ok((stack, adopted, mounts)) => {
                 self.tell_of(kind, &stack.snapshot, adopted);
                 Ok(mounts)
             }
@@ -85,7 +97,7 @@ impl<L: Lowers> State<L> {
             return Ok(Some(mapping.root()));
         }
         let Some(on) = on else { return Ok(None) };
-        let below = self.root.fs(on.id);
+        let below = self.image_root(on)?.unwrap_or_else(|| self.root.fs(on.id));
         owner(&below).map(Some)
     }
 
@@ -130,30 +142,34 @@ impl<L: Lowers> State<L> {
         if let Some(place) = adopted {
             fast.unpacks.adopted(place);
         } else if let Some(unpack) =
-            Unpack::of(snapshot).filter(|_| kind == Kind::Active && snapshot.shares.is_none())
+            Unpack::of(snapshot).filter(|_| kind == Kind::Active && !snapshot.is_elsewhere())
         {
             fast.unpacks.begins(unpack);
         }
     }
 
     pub(super) fn mounts(&self, stack: &Stack) -> Result<Vec<Mount>> {
-        let Stack { snapshot, parents } = stack;
-        let layers: Vec<LayerDir> = parents.iter().map(|parent| self.layer(parent)).collect();
+        let snapshot = &stack.snapshot;
+        let (above, image) = self.above_blocks(stack)?;
+        let layers: Vec<LayerDir> = above.iter().map(|parent| self.layer(parent)).collect();
         let mapping = self.mapping(stack)?;
         let places = match mapping {
             Some(_) if !self.lowers.may_be_mapped() => Vec::new(),
+            // What is above a block image was made on this machine, and belongs to no image that is recorded.
+            _ if image.is_some() => Vec::new(),
             _ => self.lowers.places(snapshot, &layers),
         };
         let mut places = places.into_iter();
         let lowers: Vec<PathBuf> = layers
             .into_iter()
             .map(|layer| lower(places.next().flatten(), layer))
+            .chain(image.map(Ok))
             .collect::<Result<_>>()?;
         let dirs = self.directories(snapshot);
-        // Nobody is to write into what is another's: it is shown as the layer that it will be.
-        let kind = match snapshot.shares {
-            Some(_) => Kind::Committed,
-            None => snapshot.kind,
+        // Nobody is to write into what is another's, or elsewhere: it is shown as the layer that it will be.
+        let kind = match snapshot.is_elsewhere() {
+            true => Kind::Committed,
+            false => snapshot.kind,
         };
         self.options.mounts(&Layout {
             kind,

@@ -51,6 +51,7 @@ impl Rig {
             upper: None,
             layers,
             unpacker: None,
+            blocks: None,
         };
         Snapshotter::open(config, PlainLowers).unwrap()
     }

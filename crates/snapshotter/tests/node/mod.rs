@@ -70,6 +70,7 @@ impl Node {
             upper,
             layers: None,
             unpacker: None,
+            blocks: None,
         };
         let snapshotter = Arc::new(Snapshotter::open(config, lowers).unwrap());
         let socket = self.dir.path().join("socket");

@@ -14,7 +14,7 @@ const ASK_AGAIN_MS: u16 = 50;
 /// A client that retries while the node's keeper restarts the node. Requests must be
 /// idempotent.
 #[derive(Debug)]
-pub(super) struct PatientClient {
+pub struct PatientClient {
     node: NodeClient,
     interrupt: Interrupt,
     /// Since when it has not answered: hundreds of questions have one patience.
@@ -22,7 +22,9 @@ pub(super) struct PatientClient {
 }
 
 impl PatientClient {
-    pub(super) fn new(node: NodeClient, interrupt: Interrupt) -> Self {
+    /// Returns a client that stops waiting when it is interrupted.
+    #[must_use]
+    pub fn new(node: NodeClient, interrupt: Interrupt) -> Self {
         Self {
             node,
             interrupt,
@@ -34,7 +36,7 @@ impl PatientClient {
     ///
     /// # Errors
     /// A refusal of the node, or that it does not respond.
-    pub(super) fn ask<T>(
+    pub fn ask<T>(
         &self,
         patience: Duration,
         question: impl Fn(&NodeClient) -> Result<T, CallError>,
@@ -53,7 +55,7 @@ impl PatientClient {
     }
 
     /// Waits a moment, and returns whether there was time for that.
-    pub(super) fn may_wait(&self, deadline: Instant) -> bool {
+    pub(crate) fn may_wait(&self, deadline: Instant) -> bool {
         if Instant::now() >= deadline || self.interrupt.asked() {
             return false;
         }

@@ -1,0 +1,321 @@
+//! Containers on block images: containerd pulls the manifest, and the node has the rest when it is read.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod cri;
+mod lab;
+mod node;
+
+use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cri::{Cri, Images, until_pods_are_possible};
+use lab::service::{Service, signal_to};
+use lab::{Lab, noise, ok, until};
+use nix::sys::signal::Signal;
+use node::{Node, archive};
+use serde_json::Value;
+use testkit::registries::{Kind, Proxy, Registry};
+
+/// Bytes of the one large file of the image. They do not compress.
+const NOISE: usize = 8_000_000;
+/// More than the manifest, the configuration and all headers take.
+const DOCUMENTS: u64 = 20_000;
+const READ: &str = "cat /srv/greeting; md5sum </srv/noise";
+
+/// A registry with a block image of two layers.
+struct Source {
+    proxy: Proxy,
+    _registry: Registry,
+}
+
+impl Source {
+    /// Makes an image, converts it, and pushes it.
+    fn new(lab: &Lab) -> Self {
+        Self::of(lab, &archive(lab, NOISE))
+    }
+
+    /// Converts what `docker save` wrote, and pushes it.
+    fn of(lab: &Lab, archive: &Path) -> Self {
+        let registry = Registry::start(Kind::Docker);
+        let image = format!("docker-archive:{}", archive.display());
+        let to = format!("{}/small:block", registry.host());
+        let mut convert = lab.yolofs();
+        convert.args(["block", "convert", &image]);
+        ok(convert
+            .arg(lab.path("converted"))
+            .args(["--name", "small", "--push", &to]));
+        Self {
+            proxy: Proxy::before(&registry),
+            _registry: registry,
+        }
+    }
+
+    /// Returns the name of the image, whose bytes are counted.
+    fn image(&self) -> String {
+        format!("{}/small:block", self.proxy.host())
+    }
+}
+
+/// Returns what a container says that reads the image.
+fn expected(lab: &Lab) -> String {
+    let file = lab.path("noise");
+    fs::write(&file, noise(7, NOISE)).unwrap();
+    let sum = ok(Command::new("md5sum").stdin(fs::File::open(&file).unwrap()));
+    format!("hello\n{sum}")
+}
+
+fn pull(node: &Node<'_>, image: &str) {
+    node.ctr(&[
+        "images",
+        "pull",
+        "--plain-http",
+        "--snapshotter",
+        "yolofs",
+        image,
+    ]);
+}
+
+/// Runs a shell in a container of an image, and returns what it said.
+fn run(lab: &Lab, node: &Node<'_>, image: &str, id: &str, script: &str) -> String {
+    let out = lab.path(&format!("{id}.said"));
+    let uri = format!("file://{}", out.display());
+    let run = ["run", "--rm", "--log-uri", &uri, image, id];
+    node.ctr(&[&run[..], &["/bin/sh", "-c", script]].concat());
+    fs::read_to_string(&out).unwrap()
+}
+
+/// Returns the files that layers were unpacked to.
+fn unpacked(node: &Node<'_>) -> Vec<PathBuf> {
+    let dirs = fs::read_dir(node.root().join("snapshots")).unwrap();
+    let roots = dirs.map(|dir| dir.unwrap().path().join("fs"));
+    let files = roots.flat_map(|root| fs::read_dir(root).unwrap());
+    files.map(|file| file.unwrap().path()).collect()
+}
+
+fn devices(lab: &Lab) -> Vec<Value> {
+    let devices = lab::json(lab.yolofs().args(["block", "status", "--json"]));
+    devices.as_array().unwrap().clone()
+}
+
+fn is_removed(lab: &Lab, node: &Node<'_>, image: &str) {
+    node.ctr(&["images", "rm", "--sync", image]);
+    until("all snapshots to go", || node.directories() == 0);
+    until("the device to go", || devices(lab).is_empty());
+    let at = node.root().join("devices");
+    until("its directory to go", || {
+        fs::read_dir(&at).unwrap().count() == 0
+    });
+}
+
+#[test]
+fn privileged_a_block_image_is_pulled_without_its_layers() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let node = Node::start_today(&lab, &[]);
+    let source = Source::new(&lab);
+    let image = source.image();
+    pull(&node, &image);
+    let documents = source.proxy.bytes();
+    assert!(documents < DOCUMENTS, "{documents} bytes were pulled");
+    assert!(unpacked(&node).is_empty(), "{:?}", unpacked(&node));
+    assert!(devices(&lab).is_empty(), "a device before anything runs");
+    // The second container has what the first one read, and not what it wrote.
+    let write = format!("{READ}; ls /srv; echo new >/srv/new");
+    let said = format!("{}greeting\nnoise\n", expected(&lab));
+    for id in ["block-1", "block-2"] {
+        assert_eq!(run(&lab, &node, &image, id, &write), said);
+    }
+    assert_eq!(devices(&lab).len(), 1);
+    assert!(
+        source.proxy.bytes() > NOISE as u64,
+        "it came from elsewhere"
+    );
+    is_removed(&lab, &node, &image);
+}
+
+/// containerd 1.6 has its client pull: that of the CRI leaves layers out that are there, and `ctr` does not.
+#[test]
+fn privileged_debians_containerd_runs_block_images() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let archive = archive(&lab, NOISE);
+    let images = Images::new(&lab, &archive);
+    let root = "containerd/io.containerd.snapshotter.v1.yolofs";
+    let node = Node::start_with(&lab, &[], root, &images.config(&lab));
+    let cri = Cri::of(&node);
+    until_pods_are_possible(&cri);
+    let source = Source::of(&lab, &archive);
+    let image = source.image();
+    cri.pull(&image);
+    let documents = source.proxy.bytes();
+    assert!(documents < DOCUMENTS, "{documents} bytes were pulled");
+    let expected = expected(&lab);
+    let pod = cri.pod("block-pod", &image);
+    assert_eq!(pod.exec(READ), expected.trim_end());
+    assert!(pod.lowers().contains("/devices/"), "{}", pod.lowers());
+    // An image that is none is unpacked as ever.
+    cri.pull(&images.app());
+    let plain = cri.pod("plain-pod", &images.app());
+    assert_eq!(plain.exec(READ), expected.trim_end());
+    assert_eq!(devices(&lab).len(), 1);
+    pod.remove();
+    plain.remove();
+    // Blobs that were downloaded are read from the disk.
+    pull(&node, &image);
+    let downloaded = source.proxy.bytes();
+    source.proxy.cut_after(0);
+    assert_eq!(run(&lab, &node, &image, "block-3", READ), expected);
+    assert_eq!(source.proxy.bytes(), downloaded);
+    for image in [&image, &images.app(), &images.pause()] {
+        cri.remove_image(image);
+    }
+    is_removed(&lab, &node, &image);
+}
+
+/// A container that runs, and its files as it sees them.
+struct Running {
+    root: PathBuf,
+}
+
+impl Running {
+    fn start(node: &Node<'_>, image: &str, id: &str) -> Self {
+        node.ctr(&["run", "-d", image, id, "/bin/sleep", "1000000"]);
+        let tasks = node.ctr(&["tasks", "ls"]);
+        let line = tasks.lines().find(|line| line.starts_with(id)).unwrap();
+        let pid = line.split_whitespace().nth(1).unwrap();
+        Self {
+            root: PathBuf::from(format!("/proc/{pid}/root")),
+        }
+    }
+
+    /// Reads a part of the large file that nobody has read before.
+    #[track_caller]
+    fn reads(&self, part: usize) {
+        let len = NOISE / PARTS;
+        let mut file = fs::File::open(self.root.join("srv/noise")).unwrap();
+        file.seek(SeekFrom::Start((part * len) as u64)).unwrap();
+        let mut found = vec![0; len];
+        file.read_exact(&mut found).unwrap();
+        assert!(
+            found == noise(7, NOISE)[part * len..][..len],
+            "part {part} differs"
+        );
+    }
+}
+
+/// What a test reads at a time of the large file.
+const PARTS: usize = 8;
+
+#[test]
+fn privileged_containers_on_block_images_read_on_whoever_dies() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let mut node = Node::start_today(&lab, &[]);
+    let source = Source::new(&lab);
+    let image = source.image();
+    pull(&node, &image);
+    let layers = node.directories();
+    // Without the registry no container starts, and what was begun is taken back.
+    source.proxy.cut_after(0);
+    for id in ["away-1", "away-1"] {
+        let refused = node.try_ctr(&["run", "--rm", &image, id, "/bin/true"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let _gone = node.try_ctr(&["containers", "rm", id]);
+        assert!(!refused.status.success());
+        let why = ["cannot be served", "cannot be fetched", "127.0.0.1"];
+        assert!(why.iter().all(|why| said.contains(why)), "{said}");
+    }
+    until("what was begun to go", || {
+        node.collect_garbage();
+        node.directories() == layers
+    });
+    source.proxy.stop_cutting();
+    let reader = Running::start(&node, &image, "block-reader");
+    reader.reads(0);
+    node.kill_snapshotter();
+    reader.reads(1);
+    // What it had no time to bring away.
+    let stale = node.root().join("devices/99999");
+    fs::create_dir_all(stale.join("fs")).unwrap();
+    node.start_snapshotter();
+    reader.reads(2);
+    until("what is stale to go", || !stale.exists());
+    let worker = devices(&lab)[0]["pid"].as_u64().unwrap();
+    signal_to(u32::try_from(worker).unwrap(), Signal::SIGKILL);
+    reader.reads(3);
+    service.kill_node();
+    reader.reads(4);
+    node.kill_containerd();
+    node.start_containerd();
+    reader.reads(5);
+    let expected = expected(&lab);
+    assert_eq!(run(&lab, &node, &image, "block-after", READ), expected);
+    // All of it was read by then: the registry is not needed any more.
+    source.proxy.cut_after(0);
+    reader.reads(6);
+    assert_eq!(run(&lab, &node, &image, "block-without", READ), expected);
+    assert_eq!(devices(&lab).len(), 1);
+    node.ctr(&["tasks", "rm", "-f", "block-reader"]);
+    node.ctr(&["containers", "rm", "block-reader"]);
+    is_removed(&lab, &node, &image);
+}
+
+/// Mounts a snapshot as containerd would.
+fn mounted(lab: &Lab, node: &Node<'_>, key: &str) -> PathBuf {
+    let at = lab.make_dir(&format!("mounted-{key}"));
+    let mount = node.ctr(&["snapshots", "mounts", at.to_str().unwrap(), key]);
+    ok(Command::new("sh").args(["-ec", &mount]));
+    at
+}
+
+#[test]
+fn privileged_what_a_container_changed_on_a_block_image_is_committed() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let node = Node::start_today(&lab, &[]);
+    let source = Source::new(&lab);
+    let image = source.image();
+    pull(&node, &image);
+    let write = "echo new >/srv/new; rm /srv/greeting; echo more >>/etc/config; chmod 700 /srv";
+    node.ctr(&["run", &image, "block-writer", "/bin/sh", "-c", write]);
+    let _ended = node.try_ctr(&["tasks", "rm", "-f", "block-writer"]);
+    // As a layer that could be pushed.
+    let diff = lab.path("diff.tar");
+    let mut program = Command::new("tar");
+    ok(Command::new("sh").args([
+        "-ec",
+        &format!(
+            "{} >{}",
+            node.command(&["snapshots", "diff", "block-writer"]),
+            diff.display()
+        ),
+    ]));
+    let listed = ok(program.args(["-tzf", diff.to_str().unwrap()]));
+    for name in ["srv/new", "srv/.wh.greeting", "etc/config"] {
+        assert!(listed.lines().any(|line| line == name), "{name}: {listed}");
+    }
+    assert!(!listed.contains("noise"), "{listed}");
+    // As a snapshot that others are prepared on.
+    node.ctr(&["snapshots", "commit", "committed", "block-writer"]);
+    node.ctr(&["snapshots", "prepare", "next", "committed"]);
+    let next = mounted(&lab, &node, "next");
+    let read = |name: &str| fs::read(next.join(name)).unwrap();
+    assert_eq!(read("srv/new"), b"new\n");
+    assert_eq!(read("etc/config"), b"answer = 42\nmore\n");
+    assert!(
+        read("srv/noise") == noise(7, NOISE),
+        "the image's file differs"
+    );
+    assert!(!next.join("srv/greeting").exists());
+    assert_eq!(devices(&lab).len(), 1);
+    ok(Command::new("umount").arg(&next));
+    for key in ["next", "committed"] {
+        node.ctr(&["snapshots", "rm", key]);
+    }
+    node.ctr(&["containers", "rm", "block-writer"]);
+    is_removed(&lab, &node, &image);
+}

@@ -1,0 +1,242 @@
+//! Block images of containers: the node serves each as a device, with its file system mounted.
+//!
+//! An image is described in `<root>/devices/<number>`, where the number is that of the snapshot of its topmost layer.
+//! The node mounts it there, fetches its blobs on demand, and keeps it until that snapshot is removed.
+
+mod places;
+mod retired;
+mod whence;
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use blockimages::{CONFIG_NAME, DeviceConfig, LowerConfig};
+use blocks::Digest;
+use node_api::client::{CallError, NodeClient};
+use node_api::device::{DeviceKind, DeviceSpec};
+use node_api::image::{ImageSpec, RegistrySpec};
+use snapshotter::{BlockDir, BlockImages, SnapshotId};
+
+use host::interrupt::Interrupt;
+use host::mount_table::kind_at;
+use host::run_dir::RunDir;
+use layers::patient_node::PatientClient;
+use places::DevicePlaces;
+use rawio::private;
+pub(super) use retired::Retired;
+use whence::Whence;
+
+/// How long a node that went away may take to come back: its keeper starts it again at once.
+const COMES_BACK: Duration = Duration::from_secs(10);
+/// The file system of block images.
+const EROFS: &str = "erofs";
+
+/// How block images are served.
+#[derive(Clone, Debug)]
+pub struct BlockImageSettings {
+    /// Where what is fetched of blobs is kept; `None` for a directory in the root.
+    pub cache: Option<PathBuf>,
+    /// Most bytes of the cache.
+    pub cache_bytes: u64,
+    /// How registries are talked to.
+    pub registry: RegistrySpec,
+}
+
+/// Has the node serve block images.
+#[derive(Debug)]
+pub(super) struct NodeBlockImages {
+    places: DevicePlaces,
+    node: PatientClient,
+    whence: Whence,
+    store: PathBuf,
+    options: ImageSpec,
+    retired: Arc<Retired>,
+}
+
+impl NodeBlockImages {
+    /// Returns what serves the block images of a root. The containerd at `containerd` says where they came from.
+    pub(super) fn new(
+        root: &Path,
+        settings: &BlockImageSettings,
+        containerd: &Path,
+        store: PathBuf,
+        run_dir: &RunDir,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let places = DevicePlaces::of_root(root);
+        let cache = settings.cache.clone().unwrap_or_else(|| root.join("blobs"));
+        let cache = std::path::absolute(cache).context("finding the cache of blobs")?;
+        let node = || PatientClient::new(NodeClient::of(run_dir), interrupt.clone());
+        Ok(Self {
+            retired: Arc::new(Retired::new(places.clone(), node())),
+            places,
+            node: node(),
+            whence: Whence::new(containerd, settings.registry.plain_http),
+            store,
+            options: ImageSpec {
+                cache: Some(cache),
+                cache_bytes: settings.cache_bytes,
+                registry: settings.registry.clone(),
+                ..ImageSpec::default()
+            },
+        })
+    }
+
+    /// Returns what ends devices whose snapshots were removed.
+    pub(super) const fn retired(&self) -> &Arc<Retired> {
+        &self.retired
+    }
+
+    fn serve(&self, layers: &[BlockDir]) -> anyhow::Result<PathBuf> {
+        let top = layers.first().context("an image without layers")?.id;
+        let image = self.places.of(top);
+        let [at, erofs] = self.places.mounts(top);
+        private::keep(&self.places.dir).context("making the directory of devices")?;
+        for dir in [&image, &at, &erofs] {
+            make(dir)?;
+        }
+        let is_new = self.describe(&image, layers)?;
+        let spec = DeviceSpec {
+            name: self.places.name(top),
+            image,
+            kind: DeviceKind::File,
+            at,
+            erofs: Some(erofs.clone()),
+            writable: false,
+            store: self.store.clone(),
+            options: self.options.clone(),
+        };
+        spec.check()?;
+        match self.node.ask(COMES_BACK, |node| node.attach(&spec)) {
+            Ok(_) => {}
+            // Reads wait for the next node and its workers.
+            Err(error) if is_mounted(&erofs) => {
+                log::warn!("{}: {error}; using what is mounted", erofs.display());
+            }
+            Err(CallError::Nobody(_)) => {
+                anyhow::bail!("no node runs, which would serve it: start yolofs node")
+            }
+            Err(error) => {
+                if is_new {
+                    // It may be that the registry was not found, and is asked for again.
+                    drop(std::fs::remove_file(spec.image.join(CONFIG_NAME)));
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(erofs)
+    }
+
+    /// Describes an image for the node, and returns whether it was not described like this before.
+    fn describe(&self, image: &Path, layers: &[BlockDir]) -> anyhow::Result<bool> {
+        let mut config = config_of(layers);
+        let known = DeviceConfig::read(image).ok();
+        if known.is_some_and(|(known, _)| known.lowers == config.lowers) {
+            return Ok(false);
+        }
+        if let Some(top) = layers.iter().find(|one| one.layer.blobs.is_some()) {
+            config.repo_blob_url = self.whence.with_port(&top.name, config.repo_blob_url);
+        }
+        write_config(image, &config)?;
+        Ok(true)
+    }
+}
+
+impl BlockImages for NodeBlockImages {
+    fn blobs_of(&self, key: &str, blob: &Digest) -> Option<String> {
+        self.whence.blobs_of(key, blob)
+    }
+
+    fn directory(&self, layers: &[BlockDir]) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
+        Ok(self.serve(layers)?)
+    }
+
+    fn removed(&self, id: SnapshotId) {
+        self.retired.add(id);
+    }
+}
+
+/// Makes a directory if it is missing. What is mounted on it may be dead, and is not looked at.
+fn make(dir: &Path) -> anyhow::Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("making {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    kind_at(dir).is_ok_and(|kind| kind.as_deref() == Some(EROFS))
+}
+
+fn write_config(image: &Path, config: &DeviceConfig) -> anyhow::Result<()> {
+    let path = image.join(CONFIG_NAME);
+    let text = serde_json::to_vec(config).context("describing the image")?;
+    let writing = || format!("writing {}", path.display());
+    // Of several that write the same at once, each has its own file.
+    let new = image.join(format!("{CONFIG_NAME}.{:?}", std::thread::current().id()));
+    let mut file = File::create(&new).with_context(writing)?;
+    file.write_all(&text)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| std::fs::rename(&new, &path))
+        .with_context(writing)
+}
+
+/// Returns the configuration of an image with these layers, the nearest first. All blobs are read from the repository
+/// of the topmost layer that was not downloaded: an image has all its layers in one.
+fn config_of(layers: &[BlockDir]) -> DeviceConfig {
+    let mut blobs = layers.iter().filter_map(|one| one.layer.blobs.clone());
+    let lowers = layers.iter().rev().map(|one| LowerConfig {
+        dir: one.dir.display().to_string(),
+        digest: one
+            .layer
+            .digest
+            .map(|digest| digest.to_string())
+            .unwrap_or_default(),
+        size: one.layer.size,
+        ..LowerConfig::default()
+    });
+    DeviceConfig {
+        repo_blob_url: blobs.next().unwrap_or_default(),
+        lowers: lowers.collect(),
+        upper: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use snapshotter::BlockLayer;
+
+    use super::*;
+
+    #[test]
+    fn an_image_is_described_from_the_bottom() {
+        let layer = |number: u8, blobs: Option<&str>| BlockDir {
+            id: SnapshotId(u64::from(number)),
+            name: format!("default/{number}/chain"),
+            layer: BlockLayer {
+                digest: Some(Digest([number; 32])),
+                size: 4096,
+                blobs: blobs.map(str::to_owned),
+            },
+            dir: PathBuf::from(format!("/root/snapshots/{number}/fs")),
+        };
+        let of = "https://registry/v2/app/blobs";
+        let layers = [layer(3, None), layer(2, Some(of)), layer(1, Some("other"))];
+        let config = config_of(&layers);
+        assert_eq!(config.repo_blob_url, of);
+        let digests: Vec<_> = config.digests().into_iter().flatten().collect();
+        assert_eq!(digests, [1, 2, 3].map(|number| Digest([number; 32])));
+        let dir = tempfile::tempdir().unwrap();
+        write_config(dir.path(), &config).unwrap();
+        write_config(dir.path(), &config).unwrap();
+        assert_eq!(DeviceConfig::read(dir.path()).unwrap().0, config);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,126 @@
+//! Layers of block images, which are served as one device and need no unpacking.
+//!
+//! overlaybd's annotations become labels of the snapshots that layers are to be unpacked into. A layer whose blob can
+//! be read where it is need not be downloaded: its snapshot is committed at once, and its directory stays empty.
+//! All layers of such an image are one file system, so an overlay has one lower directory for all of them.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use blocks::Digest;
+
+use crate::block_layer::BlockLayer;
+use crate::error::{Result, SnapshotError};
+use crate::snapshot::{Labels, SnapshotId};
+
+const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
+const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
+/// Labels of what is not such a layer, though it has a blob's digest.
+const OTHERS: [(&str, &str); 3] = [
+    (
+        "containerd.io/snapshot/overlaybd/turbo-oci/target-digest",
+        "turboOCI images cannot be served yet",
+    ),
+    (
+        "containerd.io/snapshot/overlaybd/fastoci/target-digest",
+        "turboOCI images cannot be served yet",
+    ),
+    (
+        "containerd.io/snapshot/overlaybd/acceleration-layer",
+        "images with an acceleration layer cannot be served: remove that layer",
+    ),
+];
+
+/// A layer of a block image, and where its blob is if it is on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockDir {
+    /// The number of its snapshot.
+    pub id: SnapshotId,
+    /// The name of its snapshot. containerd's is `namespace/number/chain ID`.
+    pub name: String,
+    /// The layer.
+    pub layer: BlockLayer,
+    /// Has the blob as `overlaybd.commit`, or nothing.
+    pub dir: PathBuf,
+}
+
+/// Makes file systems of block images.
+pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
+    /// Returns where the blobs are that the blob of a layer is among, which is about to be downloaded for the
+    /// snapshot `key`; `None` if that is not known.
+    fn blobs_of(&self, key: &str, blob: &Digest) -> Option<String>;
+
+    /// Returns a directory with the files of a stack of layers, the nearest one first. It belongs to the nearest one,
+    /// and is there until that is removed. Is called whenever a snapshot above is mounted.
+    ///
+    /// # Errors
+    /// If they cannot be served.
+    fn directory(
+        &self,
+        layers: &[BlockDir],
+    ) -> Result<PathBuf, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// Notifies that the snapshot of a layer was removed. Must return at once.
+    fn removed(&self, id: SnapshotId);
+}
+
+/// Returns which layer of a block image a snapshot with these labels is for, if it is for one.
+///
+/// # Errors
+/// If the labels are invalid, or of a layer that cannot be served.
+pub(crate) fn layer_of(labels: &Labels) -> Result<Option<BlockLayer>> {
+    let Some(digest) = labels.get(BLOB_DIGEST) else {
+        return Ok(None);
+    };
+    let refused = |why: &str| SnapshotError::BadBlockLayer {
+        digest: digest.clone(),
+        why: why.to_owned(),
+    };
+    if let Some((_, why)) = OTHERS.iter().find(|(label, _)| labels.contains_key(*label)) {
+        return Err(refused(why));
+    }
+    let size = labels.get(BLOB_SIZE).and_then(|size| size.parse().ok());
+    Ok(Some(BlockLayer {
+        digest: Some(digest.parse().map_err(|_| refused("this is no digest"))?),
+        size: size.ok_or_else(|| refused("the label overlaybd/blob-size has no number"))?,
+        blobs: None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(more: &[(&str, &str)]) -> Labels {
+        let digest = Digest([7; 32]).to_string();
+        let all = [(BLOB_DIGEST, &*digest), (BLOB_SIZE, "4096")];
+        let all = all.iter().chain(more);
+        all.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn labels_say_which_layer_it_is() {
+        assert_eq!(layer_of(&Labels::new()).unwrap(), None);
+        let layer = layer_of(&labels(&[])).unwrap().unwrap();
+        assert_eq!((layer.digest, layer.size), (Some(Digest([7; 32])), 4096));
+        assert!(!layer.is_elsewhere());
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused() {
+        for label in [
+            (BLOB_DIGEST, "sha256:short"),
+            (BLOB_SIZE, "-1"),
+            (OTHERS[0].0, "sha256:0"),
+            (OTHERS[1].0, "sha256:0"),
+            (OTHERS[2].0, "yes"),
+        ] {
+            let refused = layer_of(&labels(&[label])).unwrap_err();
+            assert!(
+                matches!(refused, SnapshotError::BadBlockLayer { .. }),
+                "{label:?}"
+            );
+        }
+    }
+}

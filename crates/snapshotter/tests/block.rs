@@ -1,0 +1,322 @@
+//! Layers of block images: which are not unpacked, and what is stacked on them.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use blocks::Digest;
+use parking_lot::Mutex;
+use snapshotter::{
+    BlockDir, BlockImages, Config, Kind, Labels, Mount, PlainLowers, SnapshotError, SnapshotId,
+    Snapshotter, Unpacker,
+};
+
+/// Chain IDs, as containerd writes them.
+const CHAINS: [&str; 3] = [
+    "sha256:1111111111111111111111111111111111111111111111111111111111111111",
+    "sha256:2222222222222222222222222222222222222222222222222222222222222222",
+    "sha256:3333333333333333333333333333333333333333333333333333333333333333",
+];
+const BLOBS: &str = "https://registry.test/v2/app/blobs";
+
+/// Serves images from a directory of the test, or fails.
+#[derive(Debug)]
+struct Images {
+    dir: PathBuf,
+    knows: AtomicBool,
+    fails: AtomicBool,
+    /// The layers that were asked for last, and the snapshots that were removed.
+    asked: Mutex<Vec<BlockDir>>,
+    removed: Mutex<Vec<SnapshotId>>,
+}
+
+impl BlockImages for Images {
+    fn blobs_of(&self, _key: &str, _blob: &Digest) -> Option<String> {
+        self.knows.load(SeqCst).then(|| BLOBS.to_owned())
+    }
+
+    fn directory(&self, layers: &[BlockDir]) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
+        *self.asked.lock() = layers.to_vec();
+        match self.fails.load(SeqCst) {
+            true => Err("the registry is away".into()),
+            false => Ok(self.dir.clone()),
+        }
+    }
+
+    fn removed(&self, id: SnapshotId) {
+        self.removed.lock().push(id);
+    }
+}
+
+/// A containerd of some version.
+#[derive(Debug)]
+struct Containerd {
+    is_of_24: bool,
+}
+
+impl Unpacker for Containerd {
+    fn takes_read_only_for_unpacked(&self) -> bool {
+        self.is_of_24
+    }
+}
+
+struct Rig {
+    dir: tempfile::TempDir,
+    images: Arc<Images>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir(&image).unwrap();
+        let images = Arc::new(Images {
+            dir: image,
+            knows: AtomicBool::new(true),
+            fails: AtomicBool::new(false),
+            asked: Mutex::default(),
+            removed: Mutex::default(),
+        });
+        Self { dir, images }
+    }
+
+    fn open(&self, is_of_24: bool) -> Snapshotter<PlainLowers> {
+        let config = Config {
+            root: self.dir.path().join("root"),
+            upper: None,
+            layers: None,
+            unpacker: Some(Arc::new(Containerd { is_of_24 })),
+            blocks: Some(Arc::clone(&self.images) as Arc<dyn BlockImages>),
+        };
+        Snapshotter::open(config, PlainLowers).unwrap()
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("one/{number}/{}", CHAINS[number])
+}
+
+/// The labels that containerd gives a snapshot to unpack the layer of a block image into.
+fn labels(number: usize, more: &[(&str, &str)]) -> Labels {
+    let digest = Digest([u8::try_from(number).unwrap(); 32]).to_string();
+    let labels = [
+        ("containerd.io/snapshot.ref", CHAINS[number]),
+        ("containerd.io/snapshot/overlaybd/blob-digest", &digest),
+        ("containerd.io/snapshot/overlaybd/blob-size", "4096"),
+    ];
+    let labels = labels.iter().chain(more);
+    labels
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+/// Has two layers pulled one after another; both exist before anything is unpacked.
+fn pull(snapshotter: &Snapshotter<PlainLowers>) {
+    for (number, parent) in [(0, None), (1, Some(name(0)))] {
+        let key = format!("one/{number}/extract");
+        let exists = snapshotter.prepare(&key, parent.as_deref(), labels(number, &[]));
+        assert!(
+            matches!(exists, Err(SnapshotError::AlreadyExists { .. })),
+            "{exists:?}"
+        );
+        assert!(snapshotter.stat(&key).is_err());
+    }
+}
+
+fn lowers(mounts: &[Mount]) -> &str {
+    let [one] = mounts else { panic!("{mounts:?}") };
+    let lowers = one
+        .options
+        .iter()
+        .find_map(|option| option.strip_prefix("lowerdir="));
+    lowers.unwrap_or(&one.source)
+}
+
+#[test]
+fn layers_exist_before_they_are_unpacked_and_are_one_directory() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    pull(&snapshotter);
+    let top = snapshotter.stat(&name(1)).unwrap();
+    assert_eq!((top.kind, top.parent), (Kind::Committed, Some(name(0))));
+    // containerd looks for it by these.
+    assert_eq!(top.labels["containerd.io/snapshot.ref"], CHAINS[1]);
+    assert_eq!(snapshotter.usage(&name(1)).unwrap().bytes, 0);
+    let image = rig.images.dir.to_str().unwrap();
+    let mounts = snapshotter
+        .prepare("one/8/container", Some(&name(1)), Labels::new())
+        .unwrap();
+    assert_eq!((mounts[0].fs_type, lowers(&mounts)), ("overlay", image));
+    let asked = rig.images.asked.lock().clone();
+    let layers: Vec<_> = asked
+        .iter()
+        .map(|one| (&*one.name, one.layer.blobs.as_deref()))
+        .collect();
+    assert_eq!(layers, [(&*name(1), Some(BLOBS)), (&*name(0), Some(BLOBS))]);
+    let view = snapshotter
+        .view("one/9/view", Some(&name(0)), Labels::new())
+        .unwrap();
+    assert_eq!((view[0].fs_type, &*view[0].source), ("bind", image));
+    assert_eq!(view[0].options, ["ro", "rbind"]);
+    // It is known after a restart, and what is removed is told of.
+    drop(snapshotter);
+    let snapshotter = rig.open(false);
+    assert_eq!(
+        lowers(&snapshotter.mounts("one/8/container").unwrap()),
+        image
+    );
+    for key in ["one/8/container", "one/9/view", &name(1), &name(0)] {
+        snapshotter.remove(key).unwrap();
+    }
+    let removed = [top.id, asked[1].id];
+    assert_eq!(*rig.images.removed.lock(), removed);
+}
+
+#[test]
+fn what_a_container_wrote_is_a_layer_above() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    pull(&snapshotter);
+    let parent = name(1);
+    snapshotter
+        .prepare("one/8/container", Some(&parent), Labels::new())
+        .unwrap();
+    snapshotter
+        .commit("one/9/committed", "one/8/container", Labels::new())
+        .unwrap();
+    let mounts = snapshotter
+        .prepare("one/10/next", Some("one/9/committed"), Labels::new())
+        .unwrap();
+    let id = snapshotter.stat("one/9/committed").unwrap().id;
+    let (root, image) = (rig.dir.path().join("root"), rig.images.dir.display());
+    assert_eq!(
+        lowers(&mounts),
+        format!("{}/snapshots/{id}/fs:{image}", root.display())
+    );
+}
+
+#[test]
+fn an_image_that_cannot_be_served_leaves_no_snapshot() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    pull(&snapshotter);
+    rig.images.fails.store(true, SeqCst);
+    for _ in 0..2 {
+        let failed = snapshotter.prepare("one/8/container", Some(&name(1)), Labels::new());
+        let failed = failed.unwrap_err();
+        let why = failed.source().unwrap().to_string();
+        assert_eq!(why, "the registry is away");
+        assert!(failed.to_string().contains(CHAINS[1]), "{failed}");
+    }
+    rig.images.fails.store(false, SeqCst);
+    snapshotter
+        .prepare("one/8/container", Some(&name(1)), Labels::new())
+        .unwrap();
+    // One that is there already is refused, and stays.
+    rig.images.fails.store(true, SeqCst);
+    snapshotter.mounts("one/8/container").unwrap_err();
+    assert_eq!(
+        snapshotter.stat("one/8/container").unwrap().kind,
+        Kind::Active
+    );
+}
+
+#[test]
+fn a_layer_from_an_unknown_place_is_downloaded_and_is_one_file() {
+    let rig = Rig::new();
+    rig.images.knows.store(false, SeqCst);
+    let snapshotter = rig.open(false);
+    for (number, parent) in [(0, None), (1, Some(name(0)))] {
+        let key = format!("one/{number}/extract");
+        // No device of the layers below is needed for that.
+        rig.images.fails.store(true, SeqCst);
+        let mounts = snapshotter
+            .prepare(&key, parent.as_deref(), labels(number, &[]))
+            .unwrap();
+        assert_eq!((mounts[0].fs_type, &*mounts[0].options[0]), ("bind", "rw"));
+        fs::write(
+            Path::new(&mounts[0].source).join("overlaybd.commit"),
+            "blob",
+        )
+        .unwrap();
+        snapshotter
+            .commit(&name(number), &key, labels(number, &[]))
+            .unwrap();
+    }
+    rig.images.fails.store(false, SeqCst);
+    snapshotter
+        .prepare("one/8/container", Some(&name(1)), Labels::new())
+        .unwrap();
+    let asked = rig.images.asked.lock();
+    assert_eq!(asked.len(), 2);
+    for one in &*asked {
+        assert_eq!(one.layer.blobs, None);
+        assert!(one.dir.join("overlaybd.commit").exists());
+    }
+}
+
+#[test]
+fn layers_that_are_stacked_later_are_shown_read_only_to_containerd_24() {
+    let later = [("containerd.io/snapshot/parent-chain-id", CHAINS[0])];
+    for is_of_24 in [true, false] {
+        let rig = Rig::new();
+        let snapshotter = rig.open(is_of_24);
+        // The lowest one has no parent to wait for.
+        let exists = snapshotter.prepare("one/0/extract", None, labels(0, &[]));
+        assert!(matches!(exists, Err(SnapshotError::AlreadyExists { .. })));
+        let mounts = snapshotter
+            .prepare("one/1/extract", None, labels(1, &later))
+            .unwrap();
+        let is_read_only = mounts[0].options.iter().any(|option| option == "ro");
+        assert_eq!(is_read_only, is_of_24, "{mounts:?}");
+        let commit = |parent: &str| {
+            snapshotter.commit_on(&name(1), "one/1/extract", Some(parent), labels(1, &later))
+        };
+        commit(&name(0)).unwrap();
+        let layer = snapshotter.stat(&name(1)).unwrap().block.unwrap();
+        assert_eq!(layer.blobs.is_some(), is_of_24);
+        snapshotter
+            .prepare("one/8/container", Some(&name(1)), Labels::new())
+            .unwrap();
+        assert_eq!(rig.images.asked.lock().len(), 2);
+    }
+}
+
+#[test]
+fn what_is_no_whole_block_image_is_refused() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    let turbo = [(
+        "containerd.io/snapshot/overlaybd/turbo-oci/target-digest",
+        "sha256:0",
+    )];
+    let refused = snapshotter.prepare("one/0/extract", None, labels(0, &turbo));
+    assert!(
+        matches!(refused, Err(SnapshotError::BadBlockLayer { .. })),
+        "{refused:?}"
+    );
+    // A layer that is none, and one above it.
+    let plain = [(
+        "containerd.io/snapshot.ref".to_owned(),
+        CHAINS[0].to_owned(),
+    )];
+    snapshotter
+        .prepare("one/0/extract", None, plain.clone().into())
+        .unwrap();
+    snapshotter
+        .commit(&name(0), "one/0/extract", plain.into())
+        .unwrap();
+    let key = "one/1/extract";
+    snapshotter
+        .prepare(key, Some(&name(0)), labels(1, &[]))
+        .unwrap_err();
+    let refused = snapshotter.prepare("one/8/container", Some(&name(1)), Labels::new());
+    assert!(
+        matches!(refused, Err(SnapshotError::MixedLayers { .. })),
+        "{refused:?}"
+    );
+}
