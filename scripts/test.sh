@@ -24,6 +24,7 @@ scripts/images/root.sh
 scripts/images/disk.sh
 scripts/images/kernel.sh
 scripts/images/light.sh
+scripts/images/wheels.sh
 scripts/images/set.sh nginx redis python
 scripts/registries.sh
 

@@ -226,6 +226,46 @@ fn privileged_what_is_not_honoured_goes_to_runc_with_the_same_arguments() {
     );
 }
 
+/// Fields and flags that engines set on machines that have what they name.
+#[test]
+fn privileged_profiles_and_groups_of_systemd_go_to_runc_and_the_log_says_why() {
+    for (object, name, value) in [
+        ("process", "apparmorProfile", "docker-default"),
+        (
+            "process",
+            "selinuxLabel",
+            "system_u:system_r:container_t:s0",
+        ),
+        (
+            "linux",
+            "mountLabel",
+            "system_u:object_r:container_file_t:s0",
+        ),
+    ] {
+        let mut rig = Rig::new(&["sleep", "1"]);
+        rig.config[object][name] = value.into();
+        let field = format!("{object}.{name}");
+        assert!(rig.create().status.success(), "{field}");
+        let log = fs::read_to_string(rig.dir.path().join("log")).unwrap();
+        assert!(log.contains(&format!("{field}: handed to runc")), "{log}");
+        assert!(rig.said().ends_with("create --pid-file pid c\n"), "{field}");
+        assert!(!rig.dir.path().join("state").exists(), "{field}");
+    }
+    let mut rig = Rig::new(&["sleep", "1"]);
+    rig.config["linux"]["cgroupsPath"] = "system.slice:docker:c".into();
+    fs::write(rig.dir.path().join("config.json"), rig.config.to_string()).unwrap();
+    let said = rig.must(&["--systemd-cgroup", "create", "--pid-file", "pid", "c"]);
+    assert!(
+        said.ends_with("--systemd-cgroup create --pid-file pid c\n"),
+        "{said}"
+    );
+    let log = fs::read_to_string(rig.dir.path().join("log")).unwrap();
+    assert!(
+        log.contains("--systemd-cgroup") && log.contains("handed to runc"),
+        "{log}"
+    );
+}
+
 #[test]
 fn privileged_links_of_an_image_lead_nowhere_else() {
     let mut rig = Rig::new(&["cat", "/etc/up/new/mark"]);

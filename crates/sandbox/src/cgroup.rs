@@ -18,6 +18,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -86,6 +87,11 @@ pub(crate) struct Group {
     has_controllers: bool,
     memory: Option<Legacy>,
     cpu: Option<Legacy>,
+    /// The limit of memory that was written last; 0 if that is not known. Most sandboxes have the limit of the one
+    /// before, and a write takes a lock of all groups.
+    memory_limit: AtomicU64,
+    /// Whether somebody may have frozen it since it was thawed.
+    may_be_frozen: AtomicBool,
     /// Whether CPU time is limited for its present user.
     cpu_in_use: bool,
     /// The directory, mounted alone, if it is lent.
@@ -149,6 +155,9 @@ impl Group {
             memory: legacy(&hierarchies.memory)?,
             cpu: legacy(&hierarchies.cpu)?,
             unified,
+            memory_limit: AtomicU64::new(0),
+            // By a former program.
+            may_be_frozen: AtomicBool::new(true),
             cpu_in_use: false,
             lent: None,
             killed_for_memory: 0,
@@ -212,6 +221,14 @@ impl Group {
 
     /// Limits memory.
     pub(crate) fn limit_memory(&self, bytes: u64) -> Result<()> {
+        if self.memory_limit.swap(0, Relaxed) != bytes {
+            self.write_memory_limit(bytes)?;
+        }
+        self.memory_limit.store(bytes, Relaxed);
+        Ok(())
+    }
+
+    fn write_memory_limit(&self, bytes: u64) -> Result<()> {
         match &self.memory {
             Some(memory) => put(
                 &memory.dir.join("memory.limit_in_bytes"),
@@ -267,13 +284,16 @@ impl Group {
 
     /// Freezes all processes, and waits until they are.
     pub(crate) fn freeze(&self) -> Result<()> {
+        self.may_be_frozen.store(true, Relaxed);
         put(&self.unified.join("cgroup.freeze"), "1")?;
         self.await_event("frozen 1", "freezing a sandbox")
     }
 
     /// Resumes all processes.
     pub(crate) fn thaw(&self) -> Result<()> {
-        put(&self.unified.join("cgroup.freeze"), "0")
+        put(&self.unified.join("cgroup.freeze"), "0")?;
+        self.may_be_frozen.store(false, Relaxed);
+        Ok(())
     }
 
     /// Reads whether all processes are frozen.
@@ -300,7 +320,9 @@ impl Group {
     /// Prepares it for reuse: without processes, and without its last user's limits or state.
     pub(crate) fn reset(&mut self) -> Result<()> {
         self.kill()?;
-        self.thaw()?;
+        if self.may_be_frozen.load(Relaxed) {
+            self.thaw()?;
+        }
         if let Some(cpu) = self.cpu.as_ref().filter(|_| self.cpu_in_use) {
             put(&cpu.dir.join("cpu.cfs_quota_us"), "-1")?;
         } else if self.cpu_in_use {

@@ -141,6 +141,12 @@ fn a_kill_ends_all_processes_paused_or_not() {
         }
         assert!(sandbox.pause().is_err() && sandbox.memory_bytes().is_err());
         sandbox.kill().unwrap();
+        // The next one is in the same group, and neither frozen nor left with the memory of a paused one.
+        let (exit, said) = rig.run(python("print(len(b'x' * (64 << 20)))"));
+        assert_eq!(
+            (exit.status, said.as_str()),
+            (ExitStatus::Code(0), "67108864\n")
+        );
     }
 }
 
