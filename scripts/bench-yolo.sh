@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Builds, makes the light guest, and repeats the YOLO paper's evaluation in small: `scripts/bench-yolo.sh [FLAGS...]`;
-# `--help` lists them. PROFILE=dev takes a debug build. A round of all cells takes some 15 minutes on two quiet cores.
+# `--help` lists them. PROFILE=dev takes a debug build. A round of all cells of one disk takes some 11 minutes on two quiet
+# cores, so for the document:
+#   scripts/bench-yolo.sh --rounds 1 --disks hdd --json hdd.json
+#   scripts/bench-yolo.sh --rounds 1 --disks ssd --with hdd.json --json yolo.json --figures docs/results
 source "$(dirname "$0")/need.sh"
 cd "$REPO"
 need_root "The bench"

@@ -43,10 +43,10 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_values = ["writeback", "writethrough", "none"])]
     caches: Vec<Cache>,
     /// Numbers of neighbours of one machine
-    #[arg(long, value_delimiter = ',', default_values = ["0", "5", "15"])]
+    #[arg(long, value_delimiter = ',', default_values = ["0", "1", "5", "15"])]
     neighbours: Vec<u32>,
     /// Numbers of machines at once
-    #[arg(long, value_delimiter = ',', default_values = ["1", "4", "16"])]
+    #[arg(long, value_delimiter = ',', default_values = ["1", "16"])]
     machines: Vec<usize>,
     /// Take the samples of this report of an earlier run, too
     #[arg(long, value_name = "FILE")]
@@ -82,7 +82,12 @@ impl Args {
                     mode: *mode,
                 };
                 let has = |part| self.only.is_none_or(|only| only == part);
-                for cache in self.caches.iter().filter(|_| has(Part::Neighbours)) {
+                // Warm machines read through the page cache, whatever the others do.
+                let caches: &[Cache] = match mode {
+                    Mode::Warm => &[Cache::Writeback],
+                    _ => &self.caches,
+                };
+                for cache in caches.iter().filter(|_| has(Part::Neighbours)) {
                     let beside = self.neighbours.iter().map(|neighbours| Cell {
                         cache: *cache,
                         neighbours: *neighbours,
@@ -183,4 +188,36 @@ fn draw(samples: &[Sample], dir: &Path) -> anyhow::Result<()> {
         std::fs::write(&path, figure.svg).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(flags: &[&str]) -> Vec<Cell> {
+        let program = ["bench-yolo"].into_iter();
+        Args::parse_from(program.chain(flags.iter().copied())).cells()
+    }
+
+    #[test]
+    fn the_whole_matrix_has_each_cell_once() {
+        let all = cells(&[]);
+        // Of each disk: four numbers of neighbours, from three modes with three uses of the page cache and a warm one;
+        // sixteen machines from one base, and one and sixteen from clones, in three modes; and sixteen warm ones.
+        assert_eq!(all.len(), 2 * (4 * (3 * 3 + 1) + 3 * 3 + 1));
+        assert!(all.windows(2).all(|two| two[0] < two[1]));
+        let warm = all.iter().filter(|cell| cell.mode == Mode::Warm);
+        assert!(warm.clone().all(|cell| cell.cache == Cache::Writeback));
+        assert_eq!(warm.count(), 2 * (4 + 1));
+    }
+
+    #[test]
+    fn a_part_of_the_matrix_can_be_chosen() {
+        let flags = "--only neighbours --disks hdd --caches none --neighbours 0,15";
+        let few = cells(&flags.split(' ').collect::<Vec<_>>());
+        assert_eq!(few.len(), 2 * 4);
+        let flags = "--only machines --disks ssd --machines 16";
+        let many = cells(&flags.split(' ').collect::<Vec<_>>());
+        assert_eq!(many.len(), 3 * 2 + 1);
+    }
 }

@@ -30,7 +30,7 @@ use api::{
     PodSandboxMetadata, PullImage, RemoveImage, RemovePodSandbox, RunPodSandbox, SecurityContext,
     StartContainer, StopPodSandbox,
 };
-use testkit::registries::{Kind, Registry};
+use testkit::registries::{Kind, Proxy, Registry};
 
 /// Long enough for several pulls at once on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -65,6 +65,11 @@ impl Images {
 
     pub(crate) fn port(&self) -> u16 {
         self.registry.port
+    }
+
+    /// Returns a line to the registry that counts bytes.
+    pub(crate) fn line(&self) -> Proxy {
+        Proxy::before(&self.registry)
     }
 
     pub(crate) fn app(&self) -> String {
