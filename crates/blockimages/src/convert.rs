@@ -271,7 +271,7 @@ impl ConvertedLayer {
             };
         };
         let TurboLayer { stored, .. } = turbo;
-        let name = turbo::metadata_name(file_system);
+        let name = file_system.metadata_name();
         LowerConfig {
             file: format!("../turbo/{hex}/{name}"),
             gzip_index: match turbo.has_index {

@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blob_source;
 mod cache;
 mod config;
 pub mod convert;
@@ -41,11 +42,12 @@ mod start;
 mod turbo;
 mod upper;
 
+pub use blob_source::{BlobSource, RemoteLayer};
 pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler, PlanFetcher};
 pub use config::{CONFIG_NAME, DeviceConfig, LowerConfig, UpperConfig};
 pub use error::ImageError;
 pub use file::{DeviceFile, FILE_NAME};
-pub use image::{BlobSource, RemoteLayer, open_image, open_image_from};
+pub use image::{open_image, open_image_from};
 pub use layered::LayeredDevice;
 pub use lsmt::Trace;
 pub use mounted::MountedErofs;

@@ -2,7 +2,7 @@
 
 use crate::error::BLOCK_BYTES;
 use crate::geometry::{DESCRIPTOR_BYTES, GROUP_BLOCKS, GROUP_INODES, Geometry};
-use crate::metadata::Run;
+use crate::run::Run;
 
 /// Bits of a descriptor's flags: no inode is used and the bitmap is not written; the same of blocks; and
 /// inodes that were not written are zero.

@@ -36,9 +36,11 @@ mod geometry;
 mod groups;
 mod inodes;
 mod metadata;
+mod run;
 mod superblock;
 mod xattrs;
 
 pub use error::{BLOCK_BYTES, Ext4Error};
 pub use geometry::Geometry;
-pub use metadata::{Run, Volume, Written, metadata};
+pub use metadata::{Volume, Written, metadata};
+pub use run::Run;

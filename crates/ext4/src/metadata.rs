@@ -10,6 +10,7 @@ use crate::extents::{Extents, ROOT_BYTES};
 use crate::geometry::{BLOCK_INODES, GROUP_BLOCKS, GROUP_INODES, Geometry, INODE_BYTES};
 use crate::groups::{Bits, Usage};
 use crate::inodes::{ATTRIBUTES_ROOM, Content, LOST_AND_FOUND, Node, ROOT, number_of, numbers};
+use crate::run::Run;
 use crate::superblock::Superblock;
 use crate::xattrs::Attributes;
 
@@ -54,15 +55,6 @@ impl std::fmt::Debug for Volume<'_> {
             .field("files", &self.tree.len())
             .finish_non_exhaustive()
     }
-}
-
-/// Consecutive blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// The first one.
-    pub block: u32,
-    /// What they contain.
-    pub bytes: Vec<u8>,
 }
 
 /// Metadata of a file system. All blocks that are in no run, have no data and are below

@@ -40,6 +40,11 @@ impl FileSystem {
         }
     }
 
+    /// Returns what the metadata of a turboOCI layer are called.
+    pub(super) fn metadata_name(self) -> String {
+        format!("{}.fs.meta", self.name())
+    }
+
     /// Returns the first block of a device that data can have.
     pub(super) fn data_start(self, device: u64) -> Result<u32, ConvertError> {
         Ok(match self {

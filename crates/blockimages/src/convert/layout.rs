@@ -11,9 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use oci::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    ConvertError, ConvertOptions, ConvertedLayer, DataPlace, FileSystem, TurboLayer, turbo,
-};
+use super::{ConvertError, ConvertOptions, ConvertedLayer, DataPlace, FileSystem, TurboLayer};
 use crate::error::file;
 use crate::turbo::GZIP_INDEX;
 use crate::{CONFIG_NAME, DeviceConfig, ImageError};
@@ -166,7 +164,7 @@ impl Layout {
         let tree = read(&self.blob_path(written.tree.digest)).ok()?;
         let dir = self.turbo_dir(written.blob.digest);
         let unpacked = options.data == DataPlace::Copied
-            || dir.join(turbo::metadata_name(options.file_system)).exists();
+            || dir.join(options.file_system.metadata_name()).exists();
         let whole = unpacked
             && written.version == RECORD_VERSION
             && size == written.blob.size

@@ -8,9 +8,9 @@ use flate2::{Compression, GzBuilder};
 use lsmt::MemoryStorage;
 use oci::LayerBlob;
 
+use super::ConvertError;
 use super::layer::{Below, LayerTask};
 use super::layout::{ChainRecord, Layout};
-use super::{ConvertError, FileSystem};
 use crate::turbo::{GZIP_INDEX, MARKER};
 
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -47,11 +47,8 @@ pub(super) fn make(
     }
     let storage = MemoryStorage::default();
     let made = task.write(layer, below, &storage, watch)?;
-    let file_system = task.options.file_system;
-    let mut files = vec![
-        (metadata_name(file_system), storage.bytes()),
-        (MARKER.to_owned(), Vec::new()),
-    ];
+    let name = task.options.file_system.metadata_name();
+    let mut files = vec![(name, storage.bytes()), (MARKER.to_owned(), Vec::new())];
     if magic[..len].starts_with(&GZIP_MAGIC) {
         let mut blob = layer.open().map_err(reading)?;
         let index = lsmt::make_gzip_index(&mut blob).map_err(reading)?;
@@ -70,11 +67,6 @@ pub(super) fn make(
 
 fn reading(source: std::io::Error) -> ConvertError {
     ConvertError::Turbo { source }
-}
-
-/// Returns what the metadata of a layer are called.
-pub(super) fn metadata_name(file_system: FileSystem) -> String {
-    format!("{}.fs.meta", file_system.name())
 }
 
 /// Makes a tar that is the same each time.

@@ -1,0 +1,39 @@
+//! Layers that are not on this machine, and who opens them.
+
+use std::sync::Arc;
+
+use lsmt::{Layer, ReadAt};
+
+use crate::{ImageError, Start};
+
+/// A layer that is not on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteLayer {
+    /// Its place in the image, counted from the bottom.
+    pub number: u32,
+    /// The digest of its blob.
+    pub digest: String,
+    /// The blob's bytes.
+    pub size: u64,
+}
+
+/// Opens blobs that are not on this machine.
+pub trait BlobSource: Send + Sync {
+    /// Opens layers of one image, whose blobs are below the address `blob_url`, and begins to fetch what its
+    /// start is known to read. Returns them in the same order.
+    ///
+    /// # Errors
+    /// If there is no such blob, or it is no layer.
+    fn open(
+        &self,
+        blob_url: &str,
+        layers: &[RemoteLayer],
+        start: &Start,
+    ) -> Result<Vec<Layer>, ImageError>;
+
+    /// Opens a blob that is no block image: a layer of a container image.
+    ///
+    /// # Errors
+    /// If there is no such blob.
+    fn blob(&self, blob_url: &str, layer: &RemoteLayer) -> Result<Arc<dyn ReadAt>, ImageError>;
+}
