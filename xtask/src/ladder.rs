@@ -65,7 +65,7 @@ const LADDER: &[Rung] = &[
     rung("sandbox", &["confine", "rawio"]),
     rung(
         "blockimages",
-        &["blocks", "erofs", "ext4", "lsmt", "oci", "testkit"],
+        &["blocks", "erofs", "ext4", "lsmt", "oci", "rawio", "testkit"],
     ),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),

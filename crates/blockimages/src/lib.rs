@@ -50,7 +50,7 @@ pub use file::{DeviceFile, FILE_NAME};
 pub use image::{open_image, open_image_from};
 pub use layered::LayeredDevice;
 pub use lsmt::Trace;
-pub use mounted::MountedErofs;
+pub use mounted::{FileSystemKind, MountedImage};
 pub use origin::{Origin, RegistryOrigin, repository_of};
 pub use raw::RawDevice;
 pub use remote::{Background, CachedBlobs, MakeOrigin};

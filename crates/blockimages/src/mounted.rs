@@ -1,27 +1,88 @@
-//! The EROFS in an exported file, mounted without a loop device.
+//! The file system in an exported file, mounted.
+//!
+//! An EROFS is mounted of the file itself. An ext4, which overlaybd's convertor makes, needs a loop device.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rawio::loop_device::LoopDevice;
 
 use crate::ImageError;
 use crate::error::file;
 
-/// A mounted EROFS, unmounted when this is dropped.
+/// Where the superblocks of both kinds begin, and their magic numbers in the file.
+const EROFS_MAGIC: (u64, [u8; 4]) = (1024, 0xe0f5_e1e2_u32.to_le_bytes());
+const EXT4_MAGIC: (u64, [u8; 2]) = (1024 + 56, 0xef53_u16.to_le_bytes());
+
+/// A file system that can be mounted of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystemKind {
+    /// EROFS, without a loop device.
+    Erofs,
+    /// ext4 and its predecessors, with one.
+    Ext4,
+}
+
+impl FileSystemKind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Erofs, Self::Ext4];
+
+    /// Returns the kernel's name of it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Erofs => "erofs",
+            Self::Ext4 => "ext4",
+        }
+    }
+
+    /// Returns the kind of the file system in a file; EROFS if there is none that is known, so that the kernel
+    /// refuses it.
+    fn of(image: &File) -> std::io::Result<Self> {
+        let mut magic = [0; EROFS_MAGIC.1.len()];
+        image.read_exact_at(&mut magic, EROFS_MAGIC.0)?;
+        if magic == EROFS_MAGIC.1 {
+            return Ok(Self::Erofs);
+        }
+        let mut magic = [0; EXT4_MAGIC.1.len()];
+        image.read_exact_at(&mut magic, EXT4_MAGIC.0)?;
+        Ok(match magic == EXT4_MAGIC.1 {
+            true => Self::Ext4,
+            false => Self::Erofs,
+        })
+    }
+}
+
+/// A mounted file system, unmounted when this is dropped.
 #[derive(Debug)]
-pub struct MountedErofs {
+pub struct MountedImage {
     dir: PathBuf,
 }
 
-impl MountedErofs {
-    /// Mounts the EROFS in a file, to read only.
+impl MountedImage {
+    /// Mounts the file system in a file, to read only.
     ///
     /// # Errors
-    /// If the kernel refuses: without root, before Linux 6.12, or if there is no EROFS in the file.
+    /// If the kernel refuses: without root, before Linux 6.12, without loop devices, or if there is no EROFS and no
+    /// ext4 in the file.
     pub fn mount(image: &Path, dir: &Path) -> Result<Self, ImageError> {
+        let opened = File::open(image).map_err(file("opening", image))?;
+        let kind = FileSystemKind::of(&opened).map_err(file("reading", image))?;
+        let (device, options) = match kind {
+            FileSystemKind::Erofs => (None, None),
+            FileSystemKind::Ext4 => {
+                let device = LoopDevice::of(&opened);
+                let device = device.map_err(file("making a loop device of", image))?;
+                // What is shared with others is not to be repaired by the kernel.
+                (Some(device), Some("noload"))
+            }
+        };
+        let source = device.as_ref().map_or(image, LoopDevice::path);
         let flags = MsFlags::MS_RDONLY;
-        mount(Some(image), dir, Some("erofs"), flags, None::<&str>)
-            .map_err(|error| file("mounting the EROFS of the image on", dir)(error.into()))?;
+        mount(Some(source), dir, Some(kind.name()), flags, options)
+            .map_err(|error| file("mounting the file system of the image on", dir)(error.into()))?;
         Ok(Self { dir: dir.into() })
     }
 
@@ -31,11 +92,29 @@ impl MountedErofs {
     }
 }
 
-impl Drop for MountedErofs {
+impl Drop for MountedImage {
     fn drop(&mut self) {
         // Who has files open there keeps them until the export is gone.
         if let Err(error) = umount2(&self.dir, MntFlags::MNT_DETACH) {
             log::warn!("cannot unmount {}: {error}", self.dir.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_is_known_by_its_magic_number() {
+        let image = tempfile::tempfile().unwrap();
+        image.set_len(4096).unwrap();
+        assert_eq!(FileSystemKind::of(&image).unwrap(), FileSystemKind::Erofs);
+        image.write_all_at(&EXT4_MAGIC.1, EXT4_MAGIC.0).unwrap();
+        assert_eq!(FileSystemKind::of(&image).unwrap(), FileSystemKind::Ext4);
+        image.write_all_at(&EROFS_MAGIC.1, EROFS_MAGIC.0).unwrap();
+        assert_eq!(FileSystemKind::of(&image).unwrap(), FileSystemKind::Erofs);
+        image.set_len(100).unwrap();
+        FileSystemKind::of(&image).unwrap_err();
     }
 }

@@ -9,6 +9,7 @@ mod node;
 
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,7 +18,9 @@ use lab::service::{Service, signal_to};
 use lab::{Lab, noise, ok, until};
 use nix::sys::signal::Signal;
 use node::{Node, archive};
-use serde_json::Value;
+use oci::Reference;
+use oci::registry::{Access, RegistryConfig, Repository, Target, Transport};
+use serde_json::{Value, json};
 use testkit::registries::{Kind, Proxy, Registry};
 
 /// Bytes of the one large file of the image. They do not compress.
@@ -317,5 +320,125 @@ fn privileged_what_a_container_changed_on_a_block_image_is_committed() {
         node.ctr(&["snapshots", "rm", key]);
     }
     node.ctr(&["containers", "rm", "block-writer"]);
+    is_removed(&lab, &node, &image);
+}
+
+/// Pushes blobs that overlaybd's own tools made as an image, as its convertor does.
+fn push_of_overlaybd(lab: &Lab, image: &str, blobs: &[&str]) {
+    let reference: Reference = image.parse().unwrap();
+    let config = RegistryConfig {
+        transport: Transport::Plain,
+        ..RegistryConfig::default()
+    };
+    let repository = Repository::open(&reference, Access::Push, &config).unwrap();
+    let mut watch = |_| ControlFlow::Continue(());
+    let mut push = |path: &Path| {
+        let sum = ok(Command::new("sha256sum").arg(path));
+        let digest = format!("sha256:{}", sum.split(' ').next().unwrap());
+        let file = fs::File::open(path).unwrap();
+        let size = file.metadata().unwrap().len();
+        repository
+            .push_blob(digest.parse().unwrap(), size, file, &mut watch)
+            .unwrap();
+        (digest, size)
+    };
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lsmt/tests/vectors");
+    let blobs: Vec<_> = blobs.iter().map(|blob| push(&vectors.join(blob))).collect();
+    let diff_ids: Vec<_> = blobs.iter().map(|(digest, _)| digest).collect();
+    let path = lab.path("config.json");
+    let rootfs = json!({"type": "layers", "diff_ids": diff_ids});
+    let config = json!({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs});
+    fs::write(&path, config.to_string()).unwrap();
+    let (config, config_size) = push(&path);
+    let layer = |(digest, size): &(String, u64)| {
+        json!({
+            "mediaType": "application/vnd.oci.image.layer.v1.tar",
+            "digest": digest,
+            "size": size,
+            "annotations": {
+                "containerd.io/snapshot/overlaybd/blob-digest": digest,
+                "containerd.io/snapshot/overlaybd/blob-size": size.to_string(),
+                "containerd.io/snapshot/overlaybd/version": "0.1.0",
+            },
+        })
+    };
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": config,
+            "size": config_size,
+        },
+        "layers": blobs.iter().map(layer).collect::<Vec<_>>(),
+    });
+    let target = Target::of(&reference);
+    repository
+        .push_image(&target, manifest.to_string().as_bytes(), &mut watch)
+        .unwrap();
+}
+
+/// The file systems of overlaybd's own images are ext4, which needs a loop device.
+#[test]
+fn privileged_images_of_overlaybds_own_convertor_are_served() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let node = Node::start_today(&lab, &[]);
+    let registry = Registry::start(Kind::Docker);
+    let proxy = Proxy::before(&registry);
+    push_of_overlaybd(
+        &lab,
+        &format!("{}/b:1", registry.host()),
+        &["B1.obd", "B2.obd"],
+    );
+    let image = format!("{}/b:1", proxy.host());
+    pull(&node, &image);
+    assert!(
+        proxy.bytes() < DOCUMENTS,
+        "{} bytes were pulled",
+        proxy.bytes()
+    );
+    let list = node.ctr(&["snapshots", "ls"]);
+    let rows = list
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut rows = rows.filter(|row| row.len() == 3 && row[2] == "Committed");
+    let top = rows.next().unwrap()[0].to_owned();
+    node.ctr(&["snapshots", "prepare", "b", &top]);
+    let root = mounted(&lab, &node, "b");
+    // What tar makes of the same layers.
+    let unpacked = lab.make_dir("unpacked");
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lsmt/tests/vectors");
+    for layer in ["layer1.tar.gz", "layer2.tar"] {
+        let mut tar = Command::new("tar");
+        ok(tar
+            .arg("-xf")
+            .arg(vectors.join(layer))
+            .arg("-C")
+            .arg(&unpacked));
+    }
+    for (name, is_there) in [
+        ("usr/bin/rnd", true),
+        ("usr/bin/rnd-hard", true),
+        ("etc/hostname", true),
+        ("gone/new", true),
+        ("etc/deleted", false),
+        ("gone/file", false),
+    ] {
+        let found = fs::read(root.join(name)).ok();
+        let expected = fs::read(unpacked.join(name)).ok().filter(|_| is_there);
+        assert!(found == expected, "{name} differs");
+    }
+    service.kill_node();
+    let worker = devices(&lab)[0]["pid"].as_u64().unwrap();
+    signal_to(u32::try_from(worker).unwrap(), Signal::SIGKILL);
+    let text = fs::read(root.join("usr/bin/text")).unwrap();
+    assert!(
+        text == fs::read(unpacked.join("usr/bin/text")).unwrap(),
+        "text differs"
+    );
+    fs::write(root.join("gone/mine"), "written").unwrap();
+    ok(Command::new("umount").arg(&root));
+    node.ctr(&["snapshots", "rm", "b"]);
     is_removed(&lab, &node, &image);
 }

@@ -24,7 +24,7 @@ pub struct DeviceSpec {
     pub kind: DeviceKind,
     /// Where: a socket, or for [`DeviceKind::File`] the directory that the file appears in. Absolute.
     pub at: PathBuf,
-    /// Where the EROFS in the file is mounted, too.
+    /// Where the EROFS or ext4 in the file is mounted, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erofs: Option<PathBuf>,
     /// Whether a raw disk may be written to; an image with a writable layer always may.

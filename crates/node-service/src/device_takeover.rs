@@ -9,7 +9,7 @@ use blockexport::Place;
 
 use super::adopt::QUICK;
 use super::device::Device;
-use super::file_devices::unmount_dead_erofs;
+use super::file_devices::unmount_dead;
 use super::owner::Owner;
 use super::probe::Statuses;
 use super::wire::{WorkerRequest, WorkerResponse};
@@ -61,7 +61,7 @@ impl Owner {
         }
         let name = &spec.name;
         log::error!("the file of the device {name} is lost, and attached again");
-        if let Err(error) = unmount_dead_erofs(spec) {
+        if let Err(error) = unmount_dead(spec) {
             log::error!("{name}: {error:#}");
         }
         self.device_records.forget(name);

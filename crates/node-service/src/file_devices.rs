@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use blockimages::MountedErofs;
+use blockimages::{FileSystemKind, MountedImage};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use yolofs::Busy;
@@ -27,11 +27,8 @@ const THREADS: u8 = 8;
 /// How far the kernel reads ahead where a plan says what a start reads: what is beside that would be waited for.
 const PLANNED_READAHEAD_KIB: u32 = 16;
 
-/// The type of the file system that is mounted of a file.
-const EROFS: &str = "erofs";
-
 impl Owner {
-    /// Mounts an image as a file, and the EROFS in it if that is wanted; or finds that they are there.
+    /// Mounts an image as a file, and the file system in it if that is wanted; or finds that they are there.
     ///
     /// # Errors
     /// As [`NodeControl::attach`](node_api::control::NodeControl::attach).
@@ -42,9 +39,9 @@ impl Owner {
         let stale = made.new && self.devices.file(&spec.name).is_some();
         let mounted = spec.erofs.as_deref().map(|dir| {
             if stale {
-                unmount_dead_erofs(spec)?;
+                unmount_dead(spec)?;
             }
-            mount_erofs(spec, dir)
+            mount_file_system(spec, dir)
         });
         if let Err(error) = mounted.transpose() {
             if made.new {
@@ -72,7 +69,7 @@ impl Owner {
     /// # Errors
     /// [`NodeError::Conflict`] if it is in use; nothing is unmounted then that was in use.
     pub(crate) fn end_file(&self, spec: &DeviceSpec) -> Result<(), NodeError> {
-        if let Some(dir) = spec.erofs.as_deref().filter(|dir| has_erofs(dir)) {
+        if let Some(dir) = spec.erofs.as_deref().filter(|dir| has_file_system(dir)) {
             match umount2(dir, MntFlags::empty()) {
                 Ok(()) => {}
                 Err(Errno::EBUSY) => {
@@ -136,31 +133,34 @@ fn mount_spec(spec: &DeviceSpec) -> MountSpec {
     }
 }
 
-fn mount_erofs(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
-    if has_erofs(dir) {
+fn mount_file_system(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
+    if has_file_system(dir) {
         return Ok(());
     }
-    let mounted = MountedErofs::mount(&spec.file(), dir);
+    let mounted = MountedImage::mount(&spec.file(), dir);
     let mounted =
         mounted.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
     mounted.leave();
     Ok(())
 }
 
-/// Unmounts the EROFS of a file that nobody serves any more.
+/// Unmounts the file system of a file that nobody serves any more.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn unmount_dead_erofs(spec: &DeviceSpec) -> anyhow::Result<()> {
-    match spec.erofs.as_deref().filter(|dir| has_erofs(dir)) {
+pub(crate) fn unmount_dead(spec: &DeviceSpec) -> anyhow::Result<()> {
+    match spec.erofs.as_deref().filter(|dir| has_file_system(dir)) {
         Some(dir) => umount2(dir, MntFlags::MNT_DETACH)
-            .with_context(|| format!("unmounting the dead EROFS on {}", dir.display())),
+            .with_context(|| format!("unmounting the dead file system on {}", dir.display())),
         None => Ok(()),
     }
 }
 
-fn has_erofs(dir: &Path) -> bool {
-    kind_at(dir).is_ok_and(|kind| kind.as_deref() == Some(EROFS))
+fn has_file_system(dir: &Path) -> bool {
+    let kind = kind_at(dir).ok().flatten();
+    FileSystemKind::ALL
+        .iter()
+        .any(|known| kind.as_deref() == Some(known.name()))
 }
 
 /// Returns what there is to tell of a device whose mount is this.

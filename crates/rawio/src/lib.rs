@@ -36,6 +36,7 @@ pub mod idle;
 pub mod inherit;
 pub mod keyring;
 pub mod lock;
+pub mod loop_device;
 pub mod malloc;
 pub mod mapped;
 pub mod mount;

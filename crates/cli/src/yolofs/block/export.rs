@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use blockexport::nbd::{NbdConfig, NbdExporter};
 use blockexport::vhost_user::{VhostUserConfig, VhostUserExporter};
 use blockexport::{Export, Exporter};
-use blockimages::{Background, DeviceFile, FILE_NAME, MountedErofs, Start, StartRecorder, manage};
+use blockimages::{Background, DeviceFile, FILE_NAME, MountedImage, Start, StartRecorder, manage};
 use blocks::{BlockDevice, DeviceAccess};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
@@ -119,7 +119,7 @@ pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Ou
             let file = dir.join(FILE_NAME);
             let mount = Box::new(mount(dir, &args.image, device, readahead(&start))?);
             let erofs = args.erofs.as_deref();
-            let erofs = erofs.map(|at| MountedErofs::mount(&file, at)).transpose()?;
+            let erofs = erofs.map(|at| MountedImage::mount(&file, at)).transpose()?;
             Served::Mount { erofs, mount, file }
         }
         None => Served::Export(exporter(args)?.export(device).context("exporting")?),
@@ -176,7 +176,7 @@ enum Served {
     Export(Box<dyn Export>),
     /// What is mounted on the file goes before it.
     Mount {
-        erofs: Option<MountedErofs>,
+        erofs: Option<MountedImage>,
         mount: Box<Mount>,
         file: PathBuf,
     },

@@ -1,0 +1,149 @@
+//! Loop devices: block devices whose content is a file.
+
+#![expect(unsafe_code, reason = "neither libc nor nix has LOOP_CONFIGURE")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+
+/// What hands out numbers of devices that nobody uses.
+const CONTROL: &str = "/dev/loop-control";
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+/// Somebody else may take the device that was free: how often another one is asked for.
+const ATTEMPTS: u32 = 64;
+
+/// The kernel's `struct loop_config`, with its `struct loop_info64`.
+#[repr(C)]
+struct Config {
+    fd: u32,
+    block_size: u32,
+    info: Info,
+    reserved: [u64; 8],
+}
+
+/// The kernel's `struct loop_info64`.
+#[repr(C)]
+struct Info {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// A loop device, to be read only. It is free again when this and all that is mounted of it is gone.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+    _device: File,
+}
+
+impl LoopDevice {
+    /// Makes one of a file. Reads go past the page cache of the file: that of the device has what was read.
+    ///
+    /// # Errors
+    /// If there are no loop devices, or the kernel refuses: without root, or if the file cannot be read directly.
+    ///
+    /// ```no_run
+    /// let image = std::fs::File::open("/images/disk.ext4")?;
+    /// let device = rawio::loop_device::LoopDevice::of(&image)?;
+    /// println!("mount -o ro {} /mnt", device.path().display());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn of(file: impl AsFd) -> io::Result<Self> {
+        let control = File::options().read(true).write(true).open(CONTROL)?;
+        let mut attempt = 0;
+        loop {
+            let path = PathBuf::from(format!("/dev/loop{}", free_number(&control)?));
+            let device = File::open(&path)?;
+            match configure(&device, &file) {
+                Ok(()) => {
+                    return Ok(Self {
+                        path,
+                        _device: device,
+                    });
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Returns its path.
+    #[must_use]
+    pub fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+}
+
+fn free_number(control: &File) -> io::Result<i32> {
+    // SAFETY: the request has no argument, and the descriptor is borrowed and open.
+    let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as libc::Ioctl) };
+    match number {
+        0.. => Ok(number),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn configure(device: &File, file: &impl AsFd) -> io::Result<()> {
+    let config = Config {
+        // A descriptor is never negative.
+        fd: file.as_fd().as_raw_fd().cast_unsigned(),
+        block_size: 0, // that of the file
+        info: Info {
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO,
+            file_name: [0; 64],
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+        },
+        reserved: [0; 8],
+    };
+    // SAFETY: the structure has the kernel's layout, lives through the call, and is only read; both descriptors are
+    // borrowed and open.
+    let result = unsafe {
+        libc::ioctl(
+            device.as_raw_fd(),
+            LOOP_CONFIGURE as libc::Ioctl,
+            &raw const config,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structure_is_the_kernels() {
+        assert_eq!(size_of::<Info>(), 232);
+        assert_eq!(size_of::<Config>(), 304);
+    }
+}
