@@ -48,7 +48,7 @@ pub use image::{BlobSource, RemoteLayer, open_image, open_image_from};
 pub use layered::LayeredDevice;
 pub use lsmt::Trace;
 pub use mounted::MountedErofs;
-pub use origin::{Origin, RegistryOrigin, repository_of};
+pub use origin::{Origin, OriginConfig, Registries, repository_of};
 pub use raw::RawDevice;
 pub use remote::{Background, CachedBlobs, MakeOrigin};
 pub use start::{LayerStart, Start, StartRecorder};
