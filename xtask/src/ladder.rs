@@ -30,6 +30,7 @@ const LADDER: &[Rung] = &[
     rung("distribution", &["blocks", "testkit"]),
     rung("serving", &[]),
     rung("link-emulator", &[]),
+    rung("fetch", &[]),
     // L1: libraries; these never import each other.
     rung("localfs", &["blocks", "rawio"]),
     rung("bootimg", &["blocks", "rawio"]),
@@ -37,7 +38,7 @@ const LADDER: &[Rung] = &[
     rung("tiering", &["blocks", "rawio"]),
     rung("oci", &["blocks", "distribution", "rawio", "testkit"]),
     rung("chunks", &["blocks", "rawio"]),
-    rung("fetch", &[]),
+    rung("ranges", &["distribution", "fetch", "testkit"]),
     rung("engine", &["blocks", "distribution"]),
     rung("snapshotter", &["blocks", "rawio"]),
     rung("lsmt", &["blocks", "rawio"]),
@@ -65,7 +66,9 @@ const LADDER: &[Rung] = &[
     rung("sandbox", &["confine", "rawio"]),
     rung(
         "blockimages",
-        &["blocks", "erofs", "ext4", "lsmt", "oci", "rawio", "testkit"],
+        &[
+            "blocks", "erofs", "ext4", "lsmt", "oci", "ranges", "rawio", "testkit",
+        ],
     ),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),

@@ -1,21 +1,21 @@
 //! Blobs on demand: a bounded cache directory that one process owns and its devices share.
 //!
 //! A blob is cached in chunks, each with a checksum that is compared when it is first used after a
-//! restart. The first reader of a missing chunk fetches it, and all others wait for
-//! that (singleflight). When the directory is full, chunks that were not used for long are evicted. A cache that
+//! restart. Missing chunks are fetched by the crate `ranges`, each once for all who want it (singleflight): first for
+//! readers, then for plans, then for all the rest. When the directory is full, chunks that were not used for long are evicted. A cache that
 //! cannot be written costs speed: fetched data is served in any case.
 
 mod blob;
 mod fill;
-mod flights;
 mod map;
 mod plan;
+mod stored;
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ use parking_lot::{Condvar, Mutex};
 pub use blob::CachedBlob;
 pub use fill::Filler;
 pub use plan::PlanFetcher;
+use ranges::Fetcher;
+use stored::StoredBlob;
 
 use crate::error::file;
 use crate::{ImageError, Origin};
@@ -37,10 +39,6 @@ pub struct CacheConfig {
     pub limit_bytes: u64,
     /// Bytes that are fetched and evicted together.
     pub chunk_bytes: u32,
-    /// Bytes of one request, which joins chunks that follow each other.
-    pub request_bytes: u32,
-    /// For one request, from its start to its last byte.
-    pub request_deadline: Duration,
     /// For a reader, whatever is tried meanwhile.
     pub read_deadline: Duration,
 }
@@ -51,8 +49,6 @@ impl Default for CacheConfig {
             limit_bytes: 4 << 30,
             // A start touches some hundred places, and should transfer little else.
             chunk_bytes: 4 << 10,
-            request_bytes: 1 << 20,
-            request_deadline: Duration::from_secs(20),
             read_deadline: Duration::from_secs(60),
         }
     }
@@ -75,6 +71,14 @@ pub struct CacheCounts {
     pub refetched: u64,
     /// Chunks that could not be written to the directory.
     pub not_stored: u64,
+    /// Wanted chunks that were on their way for somebody else already.
+    pub joined: u64,
+    /// Chunks that were requested a second time because they were late.
+    pub hedged: u64,
+    /// Chunks that were requested again after a failure.
+    pub retried: u64,
+    /// How often a server fell silent.
+    pub stalls: u64,
 }
 
 #[derive(Debug, Default)]
@@ -97,8 +101,8 @@ pub struct BlobCache {
     order: Mutex<Order>,
     /// A blob was opened, or could not be.
     opened: Condvar,
-    /// Plans that are being fetched: all else in the background waits for them.
-    plans: AtomicUsize,
+    /// By the servers that they ask.
+    fetchers: Mutex<Vec<(Vec<String>, Arc<Fetcher>)>>,
     /// Held as long as this process owns the directory; the kernel releases it when the process dies.
     _lock: Flock<File>,
 }
@@ -109,11 +113,19 @@ struct Order {
     /// Blobs that are cached and not open, with how many bytes: they go first.
     closed: VecDeque<(PathBuf, u64)>,
     /// Chunks of open blobs, in the order in which they came.
-    chunks: VecDeque<(Weak<CachedBlob>, u32)>,
+    chunks: VecDeque<(Weak<StoredBlob>, u32)>,
     /// Blobs that somebody opens: everybody else who wants one waits for that.
     opening: HashSet<Digest>,
     /// Blobs that are open.
-    open: Vec<(Digest, Weak<CachedBlob>)>,
+    open: Vec<OpenBlob>,
+}
+
+#[derive(Debug)]
+struct OpenBlob {
+    digest: Digest,
+    blob: Weak<CachedBlob>,
+    /// Outlives the blob while something is on its way.
+    stored: Weak<StoredBlob>,
 }
 
 impl BlobCache {
@@ -146,7 +158,7 @@ impl BlobCache {
             used_bytes: AtomicU64::new(used),
             order: Mutex::new(order),
             opened: Condvar::new(),
-            plans: AtomicUsize::new(0),
+            fetchers: Mutex::default(),
             _lock: lock,
         }))
     }
@@ -159,9 +171,11 @@ impl BlobCache {
         self: &Arc<Self>,
         digest: Digest,
         size: u64,
-        origin: Box<dyn Origin>,
+        origin: Origin,
     ) -> Result<Arc<CachedBlob>, ImageError> {
         let dir = self.dir.join(digest.to_string().replace(':', "-"));
+        let fetcher = self.fetcher(&origin);
+        let fetcher = fetcher.map_err(file("starting to fetch for", &dir))?;
         let deadline = Instant::now() + self.config.read_deadline;
         let mut order = self.order.lock();
         while order.opening.contains(&digest) {
@@ -170,9 +184,15 @@ impl BlobCache {
                 return Err(file("waiting for who opens", &dir)(late));
             }
         }
-        order.open.retain(|(_, blob)| blob.strong_count() > 0);
-        let open = order.open.iter().find(|(other, _)| *other == digest);
-        if let Some(blob) = open.and_then(|(_, blob)| blob.upgrade()) {
+        order.open.retain(|open| open.stored.strong_count() > 0);
+        let mut known = order.open.iter().filter(|open| open.digest == digest);
+        let known = known.next_back();
+        if let Some(blob) = known.and_then(|open| open.blob.upgrade()) {
+            return Ok(blob);
+        }
+        if let Some(stored) = known.and_then(|open| open.stored.upgrade()) {
+            let blob = Arc::new(CachedBlob::new(stored, &fetcher, origin));
+            order.opened(&blob);
             return Ok(blob);
         }
         if let Some(at) = order.closed.iter().position(|(path, _)| *path == dir)
@@ -183,17 +203,32 @@ impl BlobCache {
         order.opening.insert(digest);
         drop(order);
         // Without the lock: readers of other blobs do not wait for this disk.
-        let opened = CachedBlob::open(self, &dir, digest, size, origin);
+        let opened = StoredBlob::open(self, &dir, digest, size);
         let mut order = self.order.lock();
         order.opening.remove(&digest);
         self.opened.notify_all();
-        let (blob, chunks) = opened?;
-        let here: Vec<_> = chunks.map(|chunk| (Arc::downgrade(&blob), chunk)).collect();
+        let (stored, chunks) = opened?;
+        let here: Vec<_> = chunks
+            .map(|chunk| (Arc::downgrade(&stored), chunk))
+            .collect();
         let bytes = u64::from(self.config.chunk_bytes) * here.len() as u64;
         self.used_bytes.fetch_add(bytes, Relaxed);
         order.chunks.extend(here);
-        order.open.push((digest, Arc::downgrade(&blob)));
+        let blob = Arc::new(CachedBlob::new(stored, &fetcher, origin));
+        order.opened(&blob);
         Ok(blob)
+    }
+
+    /// Returns who fetches from the servers of a blob: one for all blobs of the same servers.
+    fn fetcher(&self, origin: &Origin) -> io::Result<Arc<Fetcher>> {
+        let mut fetchers = self.fetchers.lock();
+        let known = fetchers.iter().find(|(of, _)| *of == origin.servers);
+        if let Some((_, fetcher)) = known {
+            return Ok(Arc::clone(fetcher));
+        }
+        let fetcher = Fetcher::start(origin.servers.len())?;
+        fetchers.push((origin.servers.clone(), Arc::clone(&fetcher)));
+        Ok(fetcher)
     }
 
     /// Returns the counters.
@@ -207,6 +242,14 @@ impl BlobCache {
             refetched,
             not_stored,
         } = &self.meter;
+        let (mut joined, mut hedged, mut retried, mut stalls) = (0, 0, 0, 0);
+        for (_, fetcher) in self.fetchers.lock().iter() {
+            let counts = fetcher.counts();
+            joined += counts.joins;
+            hedged += counts.hedges;
+            retried += counts.retries;
+            stalls += counts.stalls;
+        }
         CacheCounts {
             requests: requests.load(Relaxed),
             fetched_bytes: fetched_bytes.load(Relaxed),
@@ -215,12 +258,11 @@ impl BlobCache {
             damaged: damaged.load(Relaxed),
             refetched: refetched.load(Relaxed),
             not_stored: not_stored.load(Relaxed),
+            joined,
+            hedged,
+            retried,
+            stalls,
         }
-    }
-
-    /// Returns whether a plan is being fetched: all else in the background waits for it.
-    fn is_planned(&self) -> bool {
-        self.plans.load(std::sync::atomic::Ordering::Acquire) > 0
     }
 
     /// Makes room for one more chunk; returns `false` if there is none to be had.
@@ -245,7 +287,7 @@ impl BlobCache {
     }
 
     /// Adds a chunk that is there to those that can be evicted.
-    fn stored(&self, blob: Weak<CachedBlob>, chunk: u32) {
+    fn stored(&self, blob: Weak<StoredBlob>, chunk: u32) {
         self.order.lock().chunks.push_back((blob, chunk));
     }
 
@@ -269,12 +311,12 @@ impl BlobCache {
                 continue;
             };
             match blob.evict(chunk) {
-                blob::Evicted::Gone => {
+                stored::Evicted::Gone => {
                     self.meter.evicted.fetch_add(1, Relaxed);
                     return true;
                 }
-                blob::Evicted::WasNotThere => {}
-                blob::Evicted::InUse => self.order.lock().chunks.push_back((weak, chunk)),
+                stored::Evicted::WasNotThere => {}
+                stored::Evicted::InUse => self.order.lock().chunks.push_back((weak, chunk)),
             }
         }
         false
@@ -285,12 +327,22 @@ impl BlobCache {
         let mut order = self.order.lock();
         order.chunks.retain(|(blob, _)| blob.strong_count() > 0);
         let mut open = order.open.iter();
-        if open.any(|(other, blob)| *other == digest && blob.strong_count() > 0) {
+        if open.any(|open| open.digest == digest && open.stored.strong_count() > 0) {
             // It was opened again meanwhile, and counted.
             self.used_bytes.fetch_sub(bytes, Relaxed);
             return;
         }
         order.closed.push_back((dir.into(), bytes));
+    }
+}
+
+impl Order {
+    fn opened(&mut self, blob: &Arc<CachedBlob>) {
+        self.open.push(OpenBlob {
+            digest: blob.digest(),
+            blob: Arc::downgrade(blob),
+            stored: blob.stored(),
+        });
     }
 }
 

@@ -51,7 +51,7 @@ pub use image::{open_image, open_image_from};
 pub use layered::LayeredDevice;
 pub use lsmt::Trace;
 pub use mounted::{FileSystemKind, MountedImage};
-pub use origin::{Origin, RegistryOrigin, repository_of};
+pub use origin::{Origin, OriginConfig, Registries, repository_of};
 pub use raw::RawDevice;
 pub use remote::{Background, CachedBlobs, MakeOrigin};
 pub use start::{LayerStart, Start, StartRecorder};

@@ -1,29 +1,30 @@
 //! Where blobs come from that are not on this machine.
 
-use std::io;
-use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use blocks::Digest;
-use oci::registry::{Access, RegistryConfig, RegistryError, Repository};
+use oci::registry::{RegistryClient, RegistryConfig, RegistryError, blob_url, pull_scope};
 use oci::{ParseReferenceError, Reference};
+use parking_lot::Mutex;
+use ranges::{Place, RegistryPlace};
 
-/// The origin of a blob, from which ranges are read.
+/// The origin of a blob: servers from which ranges of it are read, each for what those before it do not bring.
 ///
-/// The data may be wrong: callers verify it as far as possible.
-pub trait Origin: Send + Sync {
-    /// Returns the bytes of a range, all of them, before the deadline.
-    ///
-    /// # Errors
-    /// If it cannot be reached, refuses, or does not respond in time.
-    fn fetch(&self, range: Range<u64>, deadline: Instant) -> io::Result<Vec<u8>>;
+/// The data may be wrong: readers verify it as far as possible.
+pub struct Origin {
+    /// What the servers are called. Blobs whose servers have the same names share windows and measurements.
+    pub servers: Vec<String>,
+    /// Where the blob is at each of them.
+    pub places: Vec<Arc<dyn Place>>,
 }
 
-/// A blob in a registry.
-#[derive(Debug)]
-pub struct RegistryOrigin {
-    repository: Repository,
-    digest: Digest,
+impl std::fmt::Debug for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Origin")
+            .field("servers", &self.servers)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Finds the repository in the address of its blobs, as overlaybd's configuration has it:
@@ -40,31 +41,75 @@ pub fn repository_of(blob_url: &str) -> Result<Reference, ParseReferenceError> {
     format!("{host}/{name}:latest").parse()
 }
 
-impl RegistryOrigin {
+/// How the blobs of a registry are fetched.
+#[derive(Clone, Debug, Default)]
+pub struct OriginConfig {
+    /// How the registry is talked to.
+    pub registry: RegistryConfig,
+    /// The addresses of mirrors of it (`http://10.0.0.1:5050`), each asked before all that follow, and all of them
+    /// before the registry. They are sent no password.
+    pub mirrors: Vec<String>,
+}
+
+/// The connections to registries, which blobs of one registry share.
+#[derive(Debug, Default)]
+pub struct Registries {
+    clients: Mutex<HashMap<String, Arc<RegistryClient>>>,
+}
+
+impl Registries {
     /// Returns the origin of a blob. Nothing is requested yet.
     ///
     /// # Errors
     /// If the registry's certificate or proxy cannot be used.
-    pub fn new(
+    pub fn origin(
+        &self,
         reference: &Reference,
         digest: Digest,
-        config: &RegistryConfig,
-    ) -> Result<Self, RegistryError> {
-        let repository = Repository::open(reference, Access::Pull, config)?;
-        Ok(Self { repository, digest })
-    }
-}
-
-impl Origin for RegistryOrigin {
-    fn fetch(&self, range: Range<u64>, deadline: Instant) -> io::Result<Vec<u8>> {
-        let mut watch = |_| match deadline.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => std::ops::ControlFlow::Break(()),
-            _ => std::ops::ControlFlow::Continue(()),
+        config: &OriginConfig,
+    ) -> Result<Origin, RegistryError> {
+        let mut origin = Origin {
+            servers: Vec::new(),
+            places: Vec::new(),
         };
-        let fetched = self.repository.blob_range(self.digest, range, &mut watch);
-        fetched.map_err(|error| match error {
-            RegistryError::Cancelled => io::ErrorKind::TimedOut.into(),
-            error => io::Error::other(error),
-        })
+        let anonymous = RegistryConfig {
+            credentials: None,
+            ..config.registry.clone()
+        };
+        let mirrors = config.mirrors.iter();
+        let mirrors = mirrors.map(|mirror| mirror.trim_end_matches('/').to_owned());
+        let named = mirrors.map(|mirror| (mirror, &anonymous, Some(reference.registry())));
+        let own = (config.registry.address(reference), &config.registry, None);
+        for (address, config, registry) in named.chain([own]) {
+            let url = blob_url(&address, reference, digest);
+            let mut url = url.ok_or_else(|| RegistryError::Protocol {
+                doing: "making the URL of a blob",
+                registry: address.clone(),
+                rule: "its address is no URL",
+            })?;
+            if let Some(registry) = registry {
+                url.query_pairs_mut().append_pair("ns", registry);
+            }
+            let client = self.client(&address, config)?;
+            let login = config.credentials.clone();
+            let place = RegistryPlace::new(client, url, pull_scope(reference), login);
+            origin.places.push(Arc::new(place));
+            origin.servers.push(address);
+        }
+        Ok(origin)
+    }
+
+    fn client(
+        &self,
+        address: &str,
+        config: &RegistryConfig,
+    ) -> Result<Arc<RegistryClient>, RegistryError> {
+        let mut clients = self.clients.lock();
+        if let Some(client) = clients.get(address) {
+            return Ok(Arc::clone(client));
+        }
+        let client = config.client(address)?;
+        clients.insert(address.to_owned(), Arc::clone(&client));
+        Ok(client)
     }
 }

@@ -13,8 +13,8 @@ use lsmt::{Layer, LsmtError, ReadAt, Window, ZFile};
 use parking_lot::Mutex;
 
 use crate::cache::{BlobCache, CachedBlob, Filler, PlanFetcher};
-use crate::origin::repository_of;
-use crate::{BlobSource, ImageError, LayerStart, Origin, RegistryOrigin, RemoteLayer, Start};
+use crate::origin::{OriginConfig, Registries, repository_of};
+use crate::{BlobSource, ImageError, LayerStart, Origin, RemoteLayer, Start};
 
 /// How often what is wrong is fetched again before a read fails.
 const REFETCHES: usize = 2;
@@ -26,7 +26,7 @@ const BLOB_MAX_BYTES: u64 = 1 << 44;
 const OPENED_TOGETHER: usize = 16;
 
 /// Makes the origin of a blob, of the address of its repository and its digest.
-pub type MakeOrigin = dyn Fn(&oci::Reference, Digest) -> io::Result<Box<dyn Origin>> + Send + Sync;
+pub type MakeOrigin = dyn Fn(&oci::Reference, Digest) -> io::Result<Origin> + Send + Sync;
 
 /// Opens blobs of registries through a cache.
 pub struct CachedBlobs {
@@ -103,14 +103,12 @@ impl CachedBlobs {
     pub fn of_registries(
         cache: Arc<BlobCache>,
         background: Background,
-        config: impl Fn(&oci::Reference) -> io::Result<oci::registry::RegistryConfig>
-        + Send
-        + Sync
-        + 'static,
+        config: impl Fn(&oci::Reference) -> io::Result<OriginConfig> + Send + Sync + 'static,
     ) -> Self {
-        let make = move |reference: &oci::Reference, digest| -> io::Result<Box<dyn Origin>> {
-            let origin = RegistryOrigin::new(reference, digest, &config(reference)?);
-            Ok(Box::new(origin.map_err(io::Error::other)?))
+        let registries = Registries::default();
+        let make = move |reference: &oci::Reference, digest| {
+            let origin = registries.origin(reference, digest, &config(reference)?);
+            origin.map_err(io::Error::other)
         };
         Self::new(cache, background, Box::new(make))
     }
@@ -138,7 +136,7 @@ impl BlobSource for CachedBlobs {
         };
         let mut work = Work::default();
         if self.background != Background::Nothing && !plan.is_empty() {
-            work.plan = Some(PlanFetcher::start(&plan).map_err(failed)?);
+            work.plan = Some(PlanFetcher::start(&plan));
         }
         if self.background == Background::Everything {
             for blob in &opened {

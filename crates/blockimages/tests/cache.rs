@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use blockimages::{
     Background, BlobCache, CacheConfig, CachedBlob, CachedBlobs, Filler, ImageError, Origin,
@@ -21,29 +21,31 @@ use blockimages::{
 };
 use blocks::{BlockDevice, Digest};
 use lsmt::ReadAt as _;
+use ranges::testing::MemoryPlace;
+use ranges::{Fault, FaultKind};
 
 const CHUNK: u64 = 4096;
 
 /// What an origin does with a request, by its number from 0 on.
-type Whim = Box<dyn Fn(usize, &mut Vec<u8>) -> io::Result<()> + Send + Sync>;
+type Whim = Box<dyn Fn(usize, &mut Vec<u8>) -> Result<(), Fault> + Send + Sync>;
 
-/// A blob in memory, and what it was asked for.
-struct Memory {
-    blob: Arc<Vec<u8>>,
-    whim: Whim,
-    asked: Arc<Mutex<Vec<Range<u64>>>>,
-}
+type Asked = Arc<Mutex<Vec<Range<u64>>>>;
 
-impl Origin for Memory {
-    fn fetch(&self, range: Range<u64>, _: Instant) -> io::Result<Vec<u8>> {
+/// Returns the origin of a blob in memory, which notes what it is asked for.
+fn memory(blob: Arc<Vec<u8>>, asked: Asked, whim: Whim) -> Origin {
+    let answer = move |range: Range<u64>| {
         let number = {
-            let mut asked = self.asked.lock().unwrap();
+            let mut asked = asked.lock().unwrap();
             asked.push(range.clone());
             asked.len() - 1
         };
-        let mut bytes = self.blob[range.start as usize..range.end as usize].to_vec();
-        (self.whim)(number, &mut bytes)?;
+        let mut bytes = blob[range.start as usize..range.end as usize].to_vec();
+        whim(number, &mut bytes)?;
         Ok(bytes)
+    };
+    Origin {
+        servers: vec!["memory".to_owned()],
+        places: vec![Arc::new(MemoryPlace(Arc::new(answer)))],
     }
 }
 
@@ -51,7 +53,7 @@ struct Lab {
     dir: tempfile::TempDir,
     config: CacheConfig,
     blob: Arc<Vec<u8>>,
-    asked: Arc<Mutex<Vec<Range<u64>>>>,
+    asked: Asked,
 }
 
 impl Lab {
@@ -62,8 +64,6 @@ impl Lab {
             config: CacheConfig {
                 limit_bytes: 1 << 30,
                 chunk_bytes: CHUNK as u32,
-                request_bytes: 4 * CHUNK as u32,
-                request_deadline: Duration::from_secs(10),
                 read_deadline: Duration::from_secs(30),
             },
             blob: Arc::new(blob),
@@ -80,17 +80,16 @@ impl Lab {
     }
 
     fn open(&self, cache: &Arc<BlobCache>, whim: Whim) -> Arc<CachedBlob> {
-        let origin = Memory {
-            blob: Arc::clone(&self.blob),
-            whim,
-            asked: Arc::clone(&self.asked),
-        };
+        let origin = memory(Arc::clone(&self.blob), Arc::clone(&self.asked), whim);
         let size = self.blob.len() as u64;
-        cache.blob(self.digest(), size, Box::new(origin)).unwrap()
+        cache.blob(self.digest(), size, origin).unwrap()
     }
 
+    /// Returns what was asked since the last call, by place.
     fn asked(&self) -> Vec<Range<u64>> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+        let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        asked.sort_by_key(|range| range.start);
+        asked
     }
 
     fn check(&self, blob: &CachedBlob, range: Range<u64>) {
@@ -124,11 +123,7 @@ fn chunks_are_fetched_once_joined_and_kept() {
         "what is there is not fetched again"
     );
     lab.check(&blob, 16_000..41_060);
-    assert_eq!(
-        lab.asked(),
-        [16_384..32_768, 32_768..41_060],
-        "no request is too long"
-    );
+    assert_eq!(lab.asked(), std::slice::from_ref(&(16_384..41_060)));
     lab.check(&blob, 0..41_060);
     assert_eq!(lab.asked(), []);
     let mut past = [0; 2];
@@ -153,8 +148,10 @@ fn readers_who_want_the_same_share_one_request() {
     let gate = Arc::clone(&all);
     let blob = lab.open(
         &cache,
-        Box::new(move |_, _| {
-            gate.wait(); // Until all readers are on their way.
+        Box::new(move |number, _| {
+            if number == 0 {
+                gate.wait(); // Until all readers are on their way.
+            }
             Ok(())
         }),
     );
@@ -170,7 +167,9 @@ fn readers_who_want_the_same_share_one_request() {
         }
         all.wait();
     });
-    assert_eq!(lab.asked().len(), 1);
+    // On a busy machine the answer is late, and requested once more.
+    let hedged = cache.counts().hedged;
+    assert_eq!(lab.asked().len() as u64, 1 + hedged);
 }
 
 /// Nobody waits for another blob's files, and all who want the same blob share it.
@@ -196,14 +195,15 @@ fn who_opens_a_blob_at_the_same_time_as_others_shares_it() {
 }
 
 #[test]
-fn failures_are_told_and_the_next_reader_tries_again() {
+fn what_fails_is_tried_again_and_what_is_absent_is_told() {
     let lab = Lab::new(4 * 4096);
     let cache = lab.cache();
     let blob = lab.open(
         &cache,
         Box::new(|number, bytes| match number {
-            0 => Err(io::ErrorKind::ConnectionReset.into()),
-            1 => Err(io::ErrorKind::TimedOut.into()),
+            0 | 4 => Err(Fault::new(FaultKind::Absent, "no such blob")),
+            1 => Err(Fault::new(FaultKind::Busy, "busy")),
+            // It sends less than it should.
             2 => {
                 bytes.pop();
                 Ok(())
@@ -212,14 +212,17 @@ fn failures_are_told_and_the_next_reader_tries_again() {
         }),
     );
     let mut byte = [0];
-    let mut kind = || blob.read_at(&mut byte, 0).unwrap_err().kind();
-    assert_eq!(kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(kind(), io::ErrorKind::TimedOut);
-    assert_eq!(
-        kind(),
-        io::ErrorKind::Other,
-        "the origin sent less than it should"
-    );
+    let mut absent = |at| {
+        let error = blob.read_at(&mut byte, at).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(error.to_string(), "no such blob");
+    };
+    absent(0);
+    lab.check(&blob, 0..4096);
+    assert_eq!(lab.asked.lock().unwrap().len(), 4);
+    assert!(cache.counts().retried >= 2, "{:?}", cache.counts());
+    let mut read = [0];
+    assert!(blob.read_at(&mut read, 4096).is_err());
     lab.check(&blob, 0..4 * 4096);
 }
 
@@ -291,12 +294,13 @@ fn the_background_fetches_the_plan_first_and_then_all() {
     let blob = lab.open(&cache, honest());
     let plan = [9 * 4096 + 5..10 * 4096 + 7, 0..1, 11 * 4096..11 * 4096 + 1];
     let plan = plan.map(|range| (Arc::clone(&blob), range));
-    let _fetcher = PlanFetcher::start(&plan).unwrap();
+    let _fetcher = PlanFetcher::start(&plan);
     assert!(Filler::start(Arc::clone(&blob)).unwrap().wait());
-    let mut asked = lab.asked();
-    // Both are requested at the same time, and what follows each other together.
-    asked[..2].sort_by_key(|range| range.start);
-    assert_eq!(asked[..2], [0..4096, 9 * 4096..12 * 4096]);
+    let asked = lab.asked();
+    // What follows each other is requested together.
+    for planned in [0..4096, 9 * 4096..12 * 4096] {
+        assert!(asked.contains(&planned), "{asked:?}");
+    }
     let bytes: u64 = asked.iter().map(|range| range.end - range.start).sum();
     assert_eq!(bytes, 20 * 4096, "each byte once");
     lab.check(&blob, 0..20 * 4096);
@@ -311,7 +315,7 @@ fn what_is_wrong_as_a_whole_is_fetched_once_more_and_then_refused() {
     let once = lab.open(
         &cache,
         Box::new(move |number, bytes| {
-            if number == 1 {
+            if number == 0 {
                 flip(bytes);
             }
             Ok(())
@@ -319,7 +323,7 @@ fn what_is_wrong_as_a_whole_is_fetched_once_more_and_then_refused() {
     );
     assert!(Filler::start(Arc::clone(&once)).unwrap().wait());
     lab.check(&once, 0..8 * 4096);
-    assert_eq!(lab.asked().len(), 4);
+    assert_eq!(lab.asked().len(), 2);
     once.distrust(&(0..8 * 4096));
     drop(once);
     let always = lab.open(
@@ -330,7 +334,7 @@ fn what_is_wrong_as_a_whole_is_fetched_once_more_and_then_refused() {
         }),
     );
     assert!(!Filler::start(Arc::clone(&always)).unwrap().wait());
-    assert_eq!(lab.asked().len(), 4, "it is not fetched for ever");
+    assert_eq!(lab.asked().len(), 2, "it is not fetched for ever");
     let refused = always.read_at(&mut [0], 0).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
 }
@@ -352,15 +356,12 @@ fn remote(
     );
     fs::write(dir.join("config.v1.json"), config).unwrap();
     let (bytes, asked) = (Arc::clone(&lab.blob), Arc::clone(&lab.asked));
-    let make = move |reference: &oci::Reference, _: Digest| -> io::Result<Box<dyn Origin>> {
+    let make = move |reference: &oci::Reference, _: Digest| {
         assert_eq!(reference.registry(), "registry.example");
         assert_eq!(reference.repository(), "some/image");
         let whim = Arc::clone(&whim);
-        Ok(Box::new(Memory {
-            blob: Arc::clone(&bytes),
-            whim: Box::new(move |number, bytes| whim(number, bytes)),
-            asked: Arc::clone(&asked),
-        }))
+        let whim = Box::new(move |number, bytes: &mut _| whim(number, bytes));
+        Ok(memory(Arc::clone(&bytes), Arc::clone(&asked), whim))
     };
     let blobs = CachedBlobs::new(Arc::clone(cache), Background::Nothing, Box::new(make));
     let device = open_image(dir, Some(&blobs));
@@ -378,7 +379,6 @@ fn an_origin_that_lies_once_for_each_range_is_never_believed() {
     let dir = tempfile::tempdir().unwrap();
     let config = CacheConfig {
         chunk_bytes: CHUNK as u32,
-        request_bytes: 4 * CHUNK as u32,
         ..CacheConfig::default()
     };
     let cache = BlobCache::open(&dir.path().join("cache"), config).unwrap();

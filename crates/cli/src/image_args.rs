@@ -70,5 +70,6 @@ pub(crate) fn spec(
         background,
         plan: true,
         registry,
+        mirrors: Vec::new(),
     })
 }

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use anyhow::Context as _;
-use blockimages::{Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, Start};
+use blockimages::{
+    Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, OriginConfig, Start,
+};
 use blocks::{BlockDevice, DeviceAccess};
 use node_api::image::{ImageSpec, Prefetch};
 use oci::Reference;
@@ -59,10 +61,13 @@ impl Images {
             Prefetch::Everything => Background::Everything,
         };
         let blobs = cache.clone().map(|cache| {
-            let talk = spec.registry.clone();
+            let (talk, mirrors) = (spec.registry.clone(), spec.mirrors.clone());
             CachedBlobs::of_registries(cache, background, move |reference: &Reference| {
                 let config = registry::config(&talk, reference);
-                config.map_err(|error| std::io::Error::other(format!("{error:#}")))
+                let registry =
+                    config.map_err(|error| std::io::Error::other(format!("{error:#}")))?;
+                let mirrors = mirrors.clone();
+                Ok(OriginConfig { registry, mirrors })
             })
         });
         let plan = match &cache {

@@ -47,6 +47,11 @@ impl Flight {
         }
     }
 
+    /// Whether it was not requested so far: the choice of a peer is the same for all such flights of a priority.
+    pub(crate) const fn is_new(&self) -> bool {
+        self.legs.is_empty() && self.failed_on.is_none() && self.refused.is_empty()
+    }
+
     /// Whether something is under way that may bring it, or it is queued for that.
     pub(crate) const fn is_moving(&self) -> bool {
         !self.legs.is_empty() || self.stream.is_some() || self.queued.is_some()

@@ -40,6 +40,8 @@ const DOUBTS_MAX: u8 = 3;
 pub(crate) struct PeerState {
     pub(crate) server: Server,
     pub(crate) lane: Lane,
+    /// Whether it is asked only where no other server can be.
+    pub(crate) reserve: bool,
     pub(crate) state: State,
     pub(crate) trust: Trust,
     /// How often it was taken for stalled and was not.
@@ -60,6 +62,7 @@ impl PeerState {
         Self {
             server,
             lane,
+            reserve: false,
             state: State::Down,
             trust: Trust::Full,
             false_stalls: 0,

@@ -30,6 +30,9 @@ pub struct ImageSpec {
     /// How registries are talked to.
     #[serde(default)]
     pub registry: RegistrySpec,
+    /// The addresses of mirrors of the registry, which are asked before it, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
 }
 
 /// What is fetched of layers that nobody has read yet.
@@ -66,6 +69,7 @@ impl Default for ImageSpec {
             background: Prefetch::default(),
             plan: true,
             registry: RegistrySpec::default(),
+            mirrors: Vec::new(),
         }
     }
 }

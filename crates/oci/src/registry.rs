@@ -11,7 +11,6 @@ mod error;
 mod http;
 mod manifests;
 mod pulls;
-mod ranges;
 mod referrers;
 
 pub use distribution::{Login as Credentials, Network};
@@ -20,6 +19,12 @@ pub use error::RegistryError;
 pub use manifests::{FoundImage, FoundManifest, Target};
 pub use pulls::PulledBlob;
 pub use referrers::{Linked, PushedManifest};
+
+use std::sync::Arc;
+
+use blocks::Digest;
+use distribution::Client;
+use reqwest::Url;
 
 use crate::Reference;
 use http::Http;
@@ -60,6 +65,46 @@ pub enum Access {
     Push,
 }
 
+/// Requests to a registry, for who sends them in a way of his own.
+pub type RegistryClient = Client;
+
+impl RegistryConfig {
+    /// Returns who sends requests to the registry at an address (`https://host`). Sends no request yet.
+    ///
+    /// # Errors
+    /// If an authority's certificate or the proxy cannot be used.
+    pub fn client(&self, address: &str) -> Result<Arc<RegistryClient>, RegistryError> {
+        http::client(address, self).map(Arc::new)
+    }
+
+    /// Returns the address of the registry of a reference: `https://host`.
+    #[must_use]
+    pub fn address(&self, reference: &Reference) -> String {
+        // The Hub's registry has another name than the Hub.
+        let host = match reference.registry() {
+            "docker.io" => "registry-1.docker.io",
+            host => host,
+        };
+        match self.transport {
+            Transport::Tls => format!("https://{host}"),
+            Transport::Plain => format!("http://{host}"),
+        }
+    }
+}
+
+/// Returns the URL of a blob of a repository at an address; `None` if the address is no URL.
+#[must_use]
+pub fn blob_url(address: &str, reference: &Reference, digest: Digest) -> Option<Url> {
+    let name = reference.repository();
+    Url::parse(&format!("{address}/v2/{name}/blobs/{digest}")).ok()
+}
+
+/// Returns what a token has to be good for to read a repository.
+#[must_use]
+pub fn pull_scope(reference: &Reference) -> String {
+    format!("repository:{}:pull", reference.repository())
+}
+
 /// One repository of a registry.
 #[derive(Debug)]
 pub struct Repository {
@@ -78,15 +123,7 @@ impl Repository {
         access: Access,
         config: &RegistryConfig,
     ) -> Result<Self, RegistryError> {
-        // The Hub's registry has another name than the Hub.
-        let host = match reference.registry() {
-            "docker.io" => "registry-1.docker.io",
-            host => host,
-        };
-        let scheme = match config.transport {
-            Transport::Tls => "https",
-            Transport::Plain => "http",
-        };
+        let address = config.address(reference);
         let name = reference.repository();
         let actions = match access {
             Access::Pull => "pull",
@@ -94,8 +131,8 @@ impl Repository {
         };
         let scope = format!("repository:{name}:{actions}");
         Ok(Self {
-            http: Http::new(&format!("{scheme}://{host}"), scope, config)?,
-            base: format!("{scheme}://{host}/v2/{name}"),
+            http: Http::new(&address, scope, config)?,
+            base: format!("{address}/v2/{name}"),
         })
     }
 }

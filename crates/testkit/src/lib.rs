@@ -18,6 +18,7 @@
 
 pub mod layouts;
 pub mod outside;
+pub mod range_server;
 pub mod registries;
 pub mod scripted;
 pub mod tokens;

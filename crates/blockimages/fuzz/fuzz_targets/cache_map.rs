@@ -4,23 +4,23 @@
 #![no_main]
 
 use std::fs;
-use std::io;
 use std::ops::Range;
-use std::time::Instant;
+use std::sync::Arc;
 
 use blockimages::{BlobCache, CacheConfig, Origin};
 use crc32c::crc32c;
 use libfuzzer_sys::fuzz_target;
 use lsmt::ReadAt as _;
+use ranges::testing::MemoryPlace;
 
 const CHUNK: usize = 512;
 const BLOB: [u8; 10 * CHUNK - 100] = [7; 10 * CHUNK - 100];
 
-struct Known;
-
-impl Origin for Known {
-    fn fetch(&self, range: Range<u64>, _: Instant) -> io::Result<Vec<u8>> {
-        Ok(BLOB[range.start as usize..range.end as usize].to_vec())
+fn known() -> Origin {
+    let answer = |range: Range<u64>| Ok(BLOB[range.start as usize..range.end as usize].to_vec());
+    Origin {
+        servers: vec!["known".to_owned()],
+        places: vec![Arc::new(MemoryPlace(Arc::new(answer)))],
     }
 }
 
@@ -64,7 +64,7 @@ fn check(map: &[u8]) {
         ..CacheConfig::default()
     };
     let cache = BlobCache::open(dir.path(), config).expect("a cache");
-    let blob = cache.blob(digest, BLOB.len() as u64, Box::new(Known)).expect("a blob");
+    let blob = cache.blob(digest, BLOB.len() as u64, known()).expect("a blob");
     let mut read = [0; BLOB.len()];
     blob.read_at(&mut read, 0).expect("it can be read");
     assert!(read == BLOB, "wrong bytes were served");

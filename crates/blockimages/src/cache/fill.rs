@@ -1,42 +1,40 @@
 //! Background fetches without a plan: the whole blob.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use ranges::{Feed, Priority};
 
 use super::CachedBlob;
-
-/// How long the background waits for readers who wait, before it looks again.
-const DEMAND_TICK: Duration = Duration::from_millis(2);
-
-/// After a failure, the first wait; it doubles up to the last.
-const FIRST_WAIT: Duration = Duration::from_millis(200);
-const LAST_WAIT: Duration = Duration::from_secs(10);
-/// Failures in a row after which the rest is left to readers.
-const FAILURES_MAX: u32 = 8;
 
 /// A blob that is being fetched in the background; dropping this stops it.
 #[derive(Debug)]
 pub struct Filler {
-    stop: Arc<AtomicBool>,
+    current: Arc<Mutex<Current>>,
     thread: Option<JoinHandle<bool>>,
 }
 
+/// What a filler waits for.
+#[derive(Debug, Default)]
+struct Current {
+    feed: Option<Arc<Feed>>,
+    stopped: bool,
+}
+
 impl Filler {
-    /// Starts fetching the blob; it waits for plans of the same cache.
+    /// Starts fetching the blob, behind all that readers and plans of the same servers want.
     ///
     /// # Errors
     /// If no thread can be started.
     pub fn start(blob: Arc<CachedBlob>) -> io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let current = Arc::new(Mutex::new(Current::default()));
+        let shared = Arc::clone(&current);
         let builder = thread::Builder::new().name("blob-fill".to_owned());
-        let thread = builder.spawn(move || fetch_all(&blob, &stopped))?;
+        let thread = builder.spawn(move || fetch_all(&blob, &shared))?;
         Ok(Self {
-            stop,
+            current,
             thread: Some(thread),
         })
     }
@@ -51,7 +49,13 @@ impl Filler {
 
 impl Drop for Filler {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        let mut current = self.current.lock();
+        current.stopped = true;
+        let feed = current.feed.clone();
+        drop(current);
+        if let Some(feed) = feed {
+            feed.stop();
+        }
         let ended = self.thread.take().map(JoinHandle::join);
         if ended.is_some_and(|ended| ended.is_err()) {
             log::error!("the thread that fetches in the background panicked");
@@ -60,9 +64,9 @@ impl Drop for Filler {
 }
 
 /// Fetches all, and compares it with the digest: what is wrong as a whole is fetched once more.
-fn fetch_all(blob: &CachedBlob, stopped: &AtomicBool) -> bool {
+fn fetch_all(blob: &CachedBlob, current: &Mutex<Current>) -> bool {
     for last in [false, true] {
-        if !fill(blob, 0..blob.chunks(), stopped) {
+        if !fill(blob, current) {
             return false;
         }
         match blob.is_right() {
@@ -89,67 +93,23 @@ fn fetch_all(blob: &CachedBlob, stopped: &AtomicBool) -> bool {
     false
 }
 
-/// How often something is tried again, and the waits between.
-#[derive(Debug)]
-pub(super) struct Patience {
-    failures: u32,
-    wait: Duration,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            failures: 0,
-            wait: FIRST_WAIT,
-        }
-    }
-}
-
-impl Patience {
-    /// Waits after a failure, unless it is stopped; returns `false` after the last one.
-    pub(super) fn wait(&mut self, stopped: &AtomicBool) -> bool {
-        self.failures += 1;
-        if self.failures >= FAILURES_MAX {
+/// Fetches all; returns `false` if it was stopped, or something could not be fetched.
+fn fill(blob: &CachedBlob, current: &Mutex<Current>) -> bool {
+    let all = vec![blob.span(0..blob.chunks())];
+    let feed = Arc::new(blob.fetcher().feed(all, Priority::Fill));
+    {
+        let mut current = current.lock();
+        if current.stopped {
             return false;
         }
-        let until = Instant::now() + self.wait;
-        while Instant::now() < until && !stopped.load(Ordering::Acquire) {
-            thread::sleep(Duration::from_millis(50));
-        }
-        self.wait = (self.wait * 2).min(LAST_WAIT);
-        true
+        current.feed = Some(Arc::clone(&feed));
     }
-}
-
-fn fill(blob: &CachedBlob, chunks: Range<u32>, stopped: &AtomicBool) -> bool {
-    let mut patience = Patience::default();
-    let mut at = chunks.start;
-    while at < chunks.end {
-        if stopped.load(Ordering::Acquire) {
-            return false;
-        }
-        if blob.cache().is_planned() || blob.is_waited_for() {
-            thread::sleep(DEMAND_TICK);
-            continue;
-        }
-        let Some(seat) = blob.take(at) else {
-            at += 1;
-            continue;
-        };
-        let deadline = Instant::now() + blob.config().request_deadline;
-        match blob.fetch(seat, chunks.end, deadline) {
-            Ok(_) => {
-                patience = Patience::default();
-                at += 1;
-            }
-            Err(error) => {
-                log::debug!("fetching {} in the background: {error}", blob.digest());
-                if !patience.wait(stopped) {
-                    log::warn!("{} is fetched on demand only: {error}", blob.digest());
-                    return false;
-                }
-            }
-        }
+    feed.wait();
+    current.lock().feed = None;
+    let fault = feed.fault();
+    if let Some(fault) = &fault {
+        let (digest, why) = (blob.digest(), &fault.why);
+        log::warn!("{digest} is fetched on demand only: {why}");
     }
-    true
+    fault.is_none()
 }

@@ -10,7 +10,9 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use blockimages::{Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, Start};
+use blockimages::{
+    Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, OriginConfig, Start,
+};
 use blocks::{BlockDevice, DeviceAccess};
 use bootstore::store::StoreSettings;
 use clap::Subcommand;
@@ -81,6 +83,10 @@ struct ImageArg {
     /// Bytes that the cache may have
     #[arg(long, value_name = "SIZE", default_value = "4G", requires = "cache")]
     cache_limit: Size,
+    /// Ask this mirror of the registry (`http://HOST:PORT`, such as nicfetch) first, and the registry for what it does
+    /// not bring; can be repeated
+    #[arg(long, value_name = "URL", requires = "cache")]
+    mirror: Vec<String>,
     #[command(flatten)]
     registry: RegistryArgs,
 }
@@ -136,10 +142,12 @@ impl ImageArg {
             return Ok(None);
         };
         let cache = self.open_cache(dir)?;
-        let registry = self.registry.clone();
+        let (registry, mirrors) = (self.registry.clone(), self.mirror.clone());
         let config = move |reference: &Reference| {
             let config = registry.config(reference);
-            config.map_err(|error| std::io::Error::other(format!("{error:#}")))
+            let registry = config.map_err(|error| std::io::Error::other(format!("{error:#}")))?;
+            let mirrors = mirrors.clone();
+            Ok(OriginConfig { registry, mirrors })
         };
         let blobs = CachedBlobs::of_registries(Arc::clone(&cache), background, config);
         Ok(Some((cache, blobs)))

@@ -118,6 +118,7 @@ impl<K: Key> Engine<K> {
         }
         let mut open = self.in_flight();
         let mut chosen: Option<(Peer, u64)> = None;
+        let mut chosen_for_all = false;
         let mut pieces = Vec::new();
         for key in self.queues.at(priority).take(SCAN) {
             let Some(flight) = self.flights.get(&key) else {
@@ -127,14 +128,19 @@ impl<K: Key> Engine<K> {
             if open > 0 && open + bytes > self.config.in_flight_bytes {
                 break;
             }
+            let is_new = flight.is_new();
             let (peer, room) = match chosen {
+                Some(choice) if is_new && chosen_for_all => choice,
                 Some((peer, room)) if self.suits(peer, flight, priority) => (peer, room),
                 Some(_) => continue,
                 None => match self.choose(flight, priority) {
                     Some(choice) => choice,
+                    // Those that were requested before are ahead of it, and all others are like it.
+                    None if is_new => break,
                     None => continue,
                 },
             };
+            chosen_for_all |= is_new;
             // A piece that is larger than the window goes alone.
             if bytes > room && !(pieces.is_empty() && self.peers[peer.index()].in_flight() == 0) {
                 if pieces.is_empty() {
@@ -160,12 +166,21 @@ impl<K: Key> Engine<K> {
         self.peers.iter().map(|peer| peer.in_flight()).sum()
     }
 
-    /// Whether a peer is to be asked for a piece: not who failed last, and one meant for the priority,
-    /// unless there is nobody else.
+    /// Whether a peer is to be asked for a piece: not of the server that failed last, not a reserve, and one meant for
+    /// the priority, unless there is nobody else.
     fn suits(&self, peer: Peer, flight: &Flight, priority: Priority) -> bool {
+        let failed = flight.failed_on;
+        let failed_server = failed.map(|failed| self.peers[failed.index()].server);
         let rank = |peer: Peer| {
-            let other_lane = !self.peers[peer.index()].serves(priority);
-            (flight.failed_on == Some(peer), other_lane)
+            let state = &self.peers[peer.index()];
+            let server_failed = failed_server == Some(state.server);
+            let other_lane = !state.serves(priority);
+            (
+                server_failed,
+                state.reserve,
+                failed == Some(peer),
+                other_lane,
+            )
         };
         self.may_ask(peer, flight)
             && self

@@ -43,6 +43,14 @@ impl<K: Key> Engine<K> {
         self.watch_closer(now);
     }
 
+    /// Keeps a peer for pieces that no peer without this can be asked for: the origin behind a mirror.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    pub fn reserve(&mut self, peer: Peer) {
+        self.peers[peer.index()].reserve = true;
+    }
+
     /// Records that a peer supports [`Action::Promote`], until its connection is lost.
     ///
     /// # Panics

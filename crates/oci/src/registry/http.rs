@@ -35,6 +35,30 @@ pub(super) struct Http {
     credentials: Option<Login>,
 }
 
+fn host_of(origin: &str) -> String {
+    origin.split("//").nth(1).unwrap_or_default().to_owned()
+}
+
+/// Returns who sends requests to the registry at an address.
+pub(super) fn client(origin: &str, config: &RegistryConfig) -> Result<Client, RegistryError> {
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| RegistryError::SetUp {
+        registry: host_of(origin),
+        source,
+    };
+    let registry = Url::parse(origin).map_err(|error| failed(error.into()))?;
+    let client = Client::new(ClientConfig {
+        registry,
+        user_agent: concat!("yolofs/", env!("CARGO_PKG_VERSION")),
+        token_hosts: config.token_hosts.clone(),
+        networks: config.redirect_networks.clone(),
+        authorities: config.authorities.clone(),
+        proxy: config.proxy.clone(),
+        connect: CONNECT,
+        answer: STALL,
+    });
+    client.map_err(|error| failed(error.into()))
+}
+
 impl std::fmt::Debug for Http {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Http")
@@ -86,26 +110,14 @@ impl Http {
         scope: String,
         config: &RegistryConfig,
     ) -> Result<Self, RegistryError> {
-        let registry = origin.split("//").nth(1).unwrap_or_default().to_owned();
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| RegistryError::SetUp {
-            registry: registry.clone(),
-            source,
-        };
         let runtime = Builder::new_current_thread().enable_all().build();
-        let origin = Url::parse(origin).map_err(|error| failed(error.into()))?;
-        let client = Client::new(ClientConfig {
-            registry: origin,
-            user_agent: concat!("yolofs/", env!("CARGO_PKG_VERSION")),
-            token_hosts: config.token_hosts.clone(),
-            networks: config.redirect_networks.clone(),
-            authorities: config.authorities.clone(),
-            proxy: config.proxy.clone(),
-            connect: CONNECT,
-            answer: STALL,
-        });
+        let registry = host_of(origin);
         Ok(Self {
-            client: client.map_err(|error| failed(error.into()))?,
-            runtime: runtime.map_err(|error| failed(error.into()))?,
+            client: client(origin, config)?,
+            runtime: runtime.map_err(|source| RegistryError::SetUp {
+                registry: registry.clone(),
+                source: source.into(),
+            })?,
             registry,
             scope,
             credentials: config.credentials.clone(),

@@ -182,7 +182,7 @@ impl Repository {
 }
 
 /// Returns whether a response with a part of a blob begins at this offset.
-pub(super) fn starts_at(answer: &Response, offset: u64) -> bool {
+fn starts_at(answer: &Response, offset: u64) -> bool {
     let range = answer.headers().get(CONTENT_RANGE);
     let range = range.and_then(|range| range.to_str().ok());
     let start = range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next());

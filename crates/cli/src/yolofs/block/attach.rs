@@ -98,6 +98,7 @@ fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::R
         store: store.absolute(),
         options: ImageSpec {
             plan: !args.no_plan,
+            mirrors: args.image.mirror.clone(),
             ..options
         },
     };

@@ -1,0 +1,340 @@
+//! The files of one blob of the cache: which chunks are there, and their checksums.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use blocks::Digest;
+use crc32c::crc32c;
+use nix::fcntl::{FallocateFlags, fallocate};
+use parking_lot::Mutex;
+use ranges::{Layout, Receiver, Server};
+
+use super::map::Map;
+use super::{BlobCache, CacheConfig, Meter};
+use crate::ImageError;
+use crate::error::file;
+
+/// A chunk's state: these bits, and above them how often it went.
+const PRESENT: u32 = 1;
+/// Its content was compared with its checksum since this process began.
+const CHECKED: u32 = 2;
+/// It was read since the cache last looked for something to evict.
+const USED: u32 = 4;
+const GENERATION: u32 = 8;
+
+/// The files of a blob.
+#[derive(Debug)]
+pub(super) struct StoredBlob {
+    cache: Arc<BlobCache>,
+    dir: PathBuf,
+    digest: Digest,
+    size: u64,
+    data: File,
+    map: Map,
+    states: Vec<AtomicU32>,
+    crcs: Vec<AtomicU32>,
+    /// Which server brought each chunk.
+    servers: Vec<AtomicU8>,
+    /// Chunks that are being stored or removed.
+    changing: Mutex<HashSet<u32>>,
+    me: Weak<Self>,
+}
+
+/// What became of a chunk that was to be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Evicted {
+    Gone,
+    WasNotThere,
+    /// It was used, or is being changed.
+    InUse,
+}
+
+impl StoredBlob {
+    /// Opens the files of a blob, and returns it with the chunks that are there.
+    pub(super) fn open(
+        cache: &Arc<BlobCache>,
+        dir: &Path,
+        digest: Digest,
+        size: u64,
+    ) -> Result<(Arc<Self>, impl Iterator<Item = u32> + use<>), ImageError> {
+        fs::create_dir_all(dir).map_err(file("making the cache of a blob", dir))?;
+        let chunk_bytes = cache.config.chunk_bytes;
+        let chunks = size.div_ceil(u64::from(chunk_bytes));
+        let count = u32::try_from(chunks).map_err(|_| ImageError::Origin {
+            digest: digest.to_string(),
+            source: io::ErrorKind::FileTooLarge.into(),
+        })?;
+        let path = dir.join("data");
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let data = options.open(&path).map_err(file("opening", &path))?;
+        data.set_len(size)
+            .map_err(file("setting the size of", &path))?;
+        let path = dir.join("map");
+        let opened = Map::open(&path, chunk_bytes, size, count as usize);
+        let (map, chunks) = opened.map_err(file("opening", &path))?;
+        let state = |crc: &Option<u32>| AtomicU32::new(if crc.is_some() { PRESENT } else { 0 });
+        let blob = Arc::new_cyclic(|me| Self {
+            cache: Arc::clone(cache),
+            dir: dir.into(),
+            digest,
+            size,
+            data,
+            map,
+            states: chunks.iter().map(state).collect(),
+            crcs: chunks
+                .iter()
+                .map(|crc| AtomicU32::new(crc.unwrap_or(0)))
+                .collect(),
+            servers: chunks.iter().map(|_| AtomicU8::new(0)).collect(),
+            changing: Mutex::default(),
+            me: Weak::clone(me),
+        });
+        let here = (0..)
+            .zip(chunks)
+            .filter_map(|(chunk, crc)| crc.map(|_| chunk));
+        Ok((blob, here))
+    }
+
+    pub(super) const fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        Layout {
+            size: self.size,
+            piece_bytes: self.config().chunk_bytes,
+        }
+    }
+
+    pub(super) fn config(&self) -> &CacheConfig {
+        &self.cache.config
+    }
+
+    pub(super) const fn cache(&self) -> &Arc<BlobCache> {
+        &self.cache
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.cache.meter
+    }
+
+    pub(super) const fn chunks(&self) -> u32 {
+        // As many as fit, which was checked when it was opened.
+        #[expect(clippy::cast_possible_truncation, reason = "the argument above")]
+        let count = self.states.len() as u32;
+        count
+    }
+
+    /// Returns the bytes of the blob that a chunk has.
+    pub(super) fn range(&self, chunk: u32) -> Range<u64> {
+        self.layout().bytes(&(chunk..chunk + 1))
+    }
+
+    /// Returns the chunks that have these bytes.
+    pub(super) fn chunks_of(&self, range: &Range<u64>) -> Range<u32> {
+        let len = u64::from(self.config().chunk_bytes);
+        let number = |chunk: u64| u32::try_from(chunk).unwrap_or(u32::MAX).min(self.chunks());
+        number(range.start / len)..number(range.end.div_ceil(len))
+    }
+
+    /// Removes a chunk because a checksum of the blob shows that it is wrong, and returns which server brought it.
+    pub(super) fn distrust(&self, chunk: u32) -> Option<Server> {
+        let server = self.servers[chunk as usize].load(Ordering::Relaxed);
+        let mut change = self.change(chunk)?;
+        self.remove(&mut change).then(|| {
+            self.meter().refetched.fetch_add(1, Ordering::Relaxed);
+            Server(server.into())
+        })
+    }
+
+    /// Takes the right to change a chunk; `None` if somebody else has it.
+    fn change(&self, chunk: u32) -> Option<Change<'_>> {
+        let taken = self.changing.lock().insert(chunk);
+        taken.then(|| Change { of: self, chunk })
+    }
+
+    /// Evicts a chunk unless it was used since this was last tried.
+    pub(super) fn evict(&self, chunk: u32) -> Evicted {
+        let state = &self.states[chunk as usize];
+        let before = state.fetch_and(!USED, Ordering::AcqRel);
+        match before {
+            _ if before & PRESENT == 0 => Evicted::WasNotThere,
+            _ if before & USED != 0 => Evicted::InUse,
+            _ => match self.change(chunk) {
+                None => Evicted::InUse,
+                Some(mut change) => match self.remove(&mut change) {
+                    true => Evicted::Gone,
+                    false => Evicted::WasNotThere,
+                },
+            },
+        }
+    }
+
+    /// Removes a chunk; returns whether it was there. First it is said to be gone, then it goes: who
+    /// reads it meanwhile looks again afterwards.
+    fn remove(&self, change: &mut Change<'_>) -> bool {
+        let state = &self.states[change.chunk as usize];
+        let before = state.load(Ordering::Acquire);
+        if before & PRESENT == 0 {
+            return false;
+        }
+        let after = (before & !(PRESENT | CHECKED | USED)).wrapping_add(GENERATION);
+        state.store(after, Ordering::Release);
+        if let Err(error) = self.map.note(change.chunk, None) {
+            log::warn!(
+                "cannot note what was evicted from {}: {error}",
+                self.dir.display()
+            );
+        }
+        let range = self.range(change.chunk);
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let (start, len) = (
+            range.start.cast_signed(),
+            (range.end - range.start).cast_signed(),
+        );
+        if let Err(error) = fallocate(&self.data, flags, start, len) {
+            log::warn!("cannot evict from {}: {error}", self.dir.display());
+        }
+        self.cache.release();
+        true
+    }
+
+    /// Reads a part of a chunk that is there; returns `false` if it is not (any more).
+    pub(super) fn read(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> bool {
+        let state = &self.states[chunk as usize];
+        let before = state.load(Ordering::Acquire);
+        if before & PRESENT == 0 {
+            return false;
+        }
+        if before & CHECKED == 0 && !self.check(chunk, before) {
+            return false;
+        }
+        let read = self.data.read_exact_at(buffer, offset);
+        // Nothing of the read may move behind this look at the state.
+        std::sync::atomic::fence(Ordering::Acquire);
+        let after = state.load(Ordering::Acquire);
+        let same = after & PRESENT != 0 && after / GENERATION == before / GENERATION;
+        if let Err(error) = read {
+            log::warn!("cannot read {}: {error}", self.dir.display());
+            self.drop_damaged(chunk);
+            return false;
+        }
+        if same && after & USED == 0 {
+            state.fetch_or(USED, Ordering::Relaxed);
+        }
+        same
+    }
+
+    /// Compares a chunk with its checksum; one that differs is removed.
+    fn check(&self, chunk: u32, before: u32) -> bool {
+        let content = self.stored(chunk);
+        let expected = self.crcs[chunk as usize].load(Ordering::Acquire);
+        if content.is_ok_and(|content| crc32c(&content) == expected) {
+            let state = &self.states[chunk as usize];
+            // It may have gone meanwhile: then it is not marked.
+            let marked = before | CHECKED;
+            let _ = state.compare_exchange(before, marked, Ordering::AcqRel, Ordering::Relaxed);
+            return true;
+        }
+        self.drop_damaged(chunk);
+        false
+    }
+
+    fn drop_damaged(&self, chunk: u32) {
+        if let Some(mut change) = self.change(chunk)
+            && self.remove(&mut change)
+        {
+            log::warn!("chunk {chunk} in {} was damaged", self.dir.display());
+            self.meter().damaged.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn stored(&self, chunk: u32) -> io::Result<Vec<u8>> {
+        let range = self.range(chunk);
+        let len = usize::try_from(range.end - range.start).unwrap_or(0);
+        let mut content = vec![0; len];
+        self.data.read_exact_at(&mut content, range.start)?;
+        Ok(content)
+    }
+
+    /// Stores a chunk, if that is possible.
+    fn store(&self, chunk: u32, content: &[u8], from: Server) {
+        let Some(_change) = self.change(chunk).filter(|_| !self.has(chunk)) else {
+            return;
+        };
+        if !self.cache.reserve() {
+            self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let crc = crc32c(content);
+        let wrote = self.data.write_all_at(content, self.range(chunk).start);
+        let noted = wrote.and_then(|()| self.map.note(chunk, Some(crc)));
+        if let Err(error) = noted {
+            log::warn!("cannot cache in {}: {error}", self.dir.display());
+            self.cache.release();
+            self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.crcs[chunk as usize].store(crc, Ordering::Release);
+        let server = u8::try_from(from.0).unwrap_or(u8::MAX);
+        self.servers[chunk as usize].store(server, Ordering::Relaxed);
+        self.states[chunk as usize].fetch_or(PRESENT | CHECKED | USED, Ordering::AcqRel);
+        self.cache.stored(Weak::clone(&self.me), chunk);
+    }
+
+    /// Compares the whole blob with its digest, if it is complete; `None` if it is not.
+    pub(super) fn is_right(&self) -> io::Result<Option<bool>> {
+        if !(0..self.chunks()).all(|chunk| self.has(chunk)) {
+            return Ok(None);
+        }
+        let reader = File::open(self.dir.join("data"))?;
+        let (digest, len) = oci::digest_and_len(reader)?;
+        Ok(Some(digest == self.digest && len == self.size))
+    }
+}
+
+impl Receiver for StoredBlob {
+    fn has(&self, chunk: u32) -> bool {
+        self.states[chunk as usize].load(Ordering::Acquire) & PRESENT != 0
+    }
+
+    fn publish(&self, chunk: u32, content: &[u8], from: Server) {
+        let bytes = content.len() as u64;
+        self.meter()
+            .fetched_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
+        self.store(chunk, content, from);
+    }
+
+    fn requested(&self) {
+        self.meter().requests.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for StoredBlob {
+    fn drop(&mut self) {
+        let here = (0..self.chunks()).filter(|chunk| self.has(*chunk)).count() as u64;
+        let bytes = here * u64::from(self.config().chunk_bytes);
+        self.cache.closed(self.digest, &self.dir, bytes);
+    }
+}
+
+/// The right to change a chunk.
+#[derive(Debug)]
+struct Change<'a> {
+    of: &'a StoredBlob,
+    chunk: u32,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.of.changing.lock().remove(&self.chunk);
+    }
+}

@@ -1,0 +1,197 @@
+//! One request: its ranges, each read by a task of its own, and what comes of them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fetch::{Arrival, Outcome, Peer, Piece, RequestId, Via};
+use tokio::time::timeout;
+
+use super::{Inner, State};
+use crate::key::Key;
+use crate::place::{Fault, FaultKind, Layout, Place};
+use crate::runs::{Cutter, join};
+
+/// For one range, from its turn to its last byte.
+const READ: Duration = Duration::from_secs(20);
+
+/// What a range is a part of.
+#[derive(Clone, Copy, Debug)]
+struct Leg {
+    peer: Peer,
+    request: RequestId,
+    blob: u32,
+}
+
+impl Leg {
+    const fn key(self, piece: u32) -> Key {
+        let blob = self.blob;
+        Key { blob, piece }
+    }
+}
+
+impl Inner {
+    /// Sends a request: one read for each range.
+    pub(super) fn send(
+        self: &Arc<Self>,
+        state: &mut State,
+        peer: Peer,
+        request: RequestId,
+        pieces: &[Piece<Key>],
+    ) {
+        let mut blobs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for piece in pieces {
+            let wanted = blobs.entry(piece.key.blob).or_default();
+            wanted.push(piece.key.piece);
+        }
+        let mut tasks = Vec::new();
+        for (number, wanted) in blobs {
+            let leg = Leg {
+                peer,
+                request,
+                blob: number,
+            };
+            let Some(blob) = state.blobs.get(&number) else {
+                // Nobody has it open any more.
+                for piece in wanted {
+                    let (now, outcome) = (self.now(), Outcome::Absent);
+                    let via = Via::Request(request);
+                    let _dropped =
+                        state
+                            .engine
+                            .on_piece(now, peer, via, leg.key(piece), outcome, 0);
+                }
+                continue;
+            };
+            let place = &blob.places[usize::from(self.server_of(peer).0)];
+            for run in join(wanted) {
+                let (inner, place) = (Arc::clone(self), Arc::clone(place));
+                let task = self.handle.spawn(inner.bring(leg, blob.layout, place, run));
+                tasks.push(task.abort_handle());
+            }
+        }
+        let count = tasks.len();
+        if count > 0 {
+            state.requests.insert(request, (tasks, count));
+        }
+    }
+
+    /// Reads one range.
+    async fn bring(
+        self: Arc<Self>,
+        leg: Leg,
+        layout: Layout,
+        place: Arc<dyn Place>,
+        run: Range<u32>,
+    ) {
+        let lane = &self.lanes[leg.peer.index()];
+        let turn = lane.turn(place.parallel()).await;
+        if let Some(blob) = self.state.lock().blobs.get(&leg.blob) {
+            blob.receiver.requested();
+        }
+        let mut cutter = Cutter::new(layout, &run);
+        let mut take = |bytes: &[u8]| {
+            let before = cutter.next();
+            cutter.take(bytes, &mut |piece, bytes| {
+                self.arrived(leg, piece, &bytes.into());
+            });
+            if cutter.next() == before {
+                let now = self.now();
+                self.state.lock().engine.on_progress(now, leg.peer);
+            }
+        };
+        let range = layout.bytes(&run);
+        let read = timeout(READ, place.read(range, &mut take)).await;
+        drop(turn);
+        let missing = cutter.next()..run.end;
+        let result = read.unwrap_or_else(|_| {
+            let why = format!("a range did not come within {} s", READ.as_secs());
+            Err(Fault::new(FaultKind::Busy, why))
+        });
+        self.ended(leg, missing, result);
+    }
+
+    /// A piece has come.
+    fn arrived(self: &Arc<Self>, leg: Leg, piece: u32, bytes: &Arc<[u8]>) {
+        let server = self.server_of(leg.peer);
+        // First, so that who finds it here later does not want it again.
+        self.publish(leg, piece, bytes);
+        let now = self.now();
+        let mut state = self.state.lock();
+        let (key, via) = (leg.key(piece), Via::Request(leg.request));
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let arrival = state
+            .engine
+            .on_piece(now, leg.peer, via, key, Outcome::Here, len);
+        if let Some(server) = state.servers.get_mut(usize::from(server.0)) {
+            server.brought();
+        }
+        let landed = (arrival == Arrival::First).then_some((key, bytes));
+        self.act(&mut state, now, landed);
+    }
+
+    fn publish(&self, leg: Leg, piece: u32, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        let Some(blob) = state.blobs.get_mut(&leg.blob) else {
+            return;
+        };
+        blob.publishing += 1;
+        let receiver = Arc::clone(&blob.receiver);
+        drop(state);
+        receiver.publish(piece, bytes, self.server_of(leg.peer));
+        // Who waits below is its last owner.
+        drop(receiver);
+        let mut state = self.state.lock();
+        if let Some(blob) = state.blobs.get_mut(&leg.blob) {
+            blob.publishing -= 1;
+        }
+        drop(state);
+        self.published.notify_all();
+    }
+
+    /// A range ended, without these pieces.
+    fn ended(self: &Arc<Self>, leg: Leg, missing: Range<u32>, result: Result<(), Fault>) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        if let Some((_, left)) = state.requests.get_mut(&leg.request) {
+            *left -= 1;
+            if *left == 0 {
+                state.requests.remove(&leg.request);
+            }
+        }
+        let fault = match result {
+            Ok(()) if missing.is_empty() => None,
+            Ok(()) => Some(Fault::new(FaultKind::Busy, "a range was cut short")),
+            Err(fault) => Some(fault),
+        };
+        if let Some(fault) = fault {
+            Self::note(&mut state, &fault);
+            self.failed(&mut state, now, leg, missing, fault.kind);
+        }
+        self.act(&mut state, now, None);
+    }
+
+    fn failed(
+        self: &Arc<Self>,
+        state: &mut State,
+        now: Duration,
+        leg: Leg,
+        missing: Range<u32>,
+        kind: FaultKind,
+    ) {
+        let outcome = match kind {
+            FaultKind::Absent => Outcome::Absent,
+            FaultKind::Busy => Outcome::Busy,
+            FaultKind::Wrong => Outcome::Wrong,
+            // The engine takes back all that was requested there.
+            FaultKind::Away => return self.server_lost(state, now, self.server_of(leg.peer)),
+        };
+        let engine = &mut state.engine;
+        for piece in missing {
+            let (key, via) = (leg.key(piece), Via::Request(leg.request));
+            // Whatever became of it: there are no bytes.
+            let _dropped = engine.on_piece(now, leg.peer, via, key, outcome, 0);
+        }
+    }
+}
