@@ -62,7 +62,7 @@ pub struct MountedImage {
 }
 
 impl MountedImage {
-    /// Mounts the file system in a file, to read only.
+    /// Mounts the file system in a file, to read only; device files and set-user-id bits in it have no effect.
     ///
     /// # Errors
     /// If the kernel refuses: without root, before Linux 6.12, without loop devices, or if there is no EROFS and no
@@ -80,7 +80,8 @@ impl MountedImage {
             }
         };
         let source = device.as_ref().map_or(image, LoopDevice::path);
-        let flags = MsFlags::MS_RDONLY;
+        // Containers, which have it below an overlay, have their own flags.
+        let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some(source), dir, Some(kind.name()), flags, options)
             .map_err(|error| file("mounting the file system of the image on", dir)(error.into()))?;
         Ok(Self { dir: dir.into() })

@@ -140,6 +140,10 @@ impl Node {
         args.extend([arg(&mounted), "--cache", arg(&cache)]);
         args.extend(flags);
         let mut server = export_of(self.yolofs(), &args);
+        // What an image brings is not for the users of this machine.
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|line| line.contains(arg(&mounted)));
+        assert!(line.unwrap().contains(" ro,nosuid,nodev"), "{line:?}");
         for name in [
             "etc/replaced",
             "usr/many/name-that-takes-some-room-77",

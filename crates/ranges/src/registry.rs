@@ -48,7 +48,8 @@ impl RegistryPlace {
         let mut headers = HeaderMap::new();
         let value = format!("bytes={}-{}", range.start, range.end - 1);
         let value = HeaderValue::try_from(value);
-        headers.insert(RANGE, value.map_err(|_| wrong("the range is no header"))?);
+        let value = value.map_err(|_| self.fault(FaultKind::Wrong, "the range is no header"))?;
+        headers.insert(RANGE, value);
         let call = Call {
             method: Method::GET,
             place: Destination::Ours(self.url.clone()),
@@ -61,7 +62,7 @@ impl RegistryPlace {
             .client
             .send(&call)
             .await
-            .map_err(|error| not_answered(&error))?;
+            .map_err(|error| self.fault(kind_of(&error), &told(&error)))?;
         self.check(&answer, &range)?;
         self.is_multiplexed
             .store(answer.version() == Version::HTTP_2, Relaxed);
@@ -69,14 +70,11 @@ impl RegistryPlace {
         while left > 0 {
             let came = answer.chunk().await.map_err(|error| {
                 let error = error.without_url(); // it may have a signature in it
-                Fault::new(
-                    FaultKind::Busy,
-                    format!("a response was cut short: {error}"),
-                )
+                let why = format!("a response was cut short: {error}");
+                self.fault(FaultKind::Busy, &why)
             })?;
             let Some(came) = came else {
-                let why = "it sent less than was requested";
-                return Err(Fault::new(FaultKind::Busy, why));
+                return Err(self.fault(FaultKind::Busy, "it sent less than was requested"));
             };
             let used = usize::try_from(left).map_or(came.len(), |left| left.min(came.len()));
             left -= used as u64;
@@ -85,11 +83,17 @@ impl RegistryPlace {
         Ok(())
     }
 
+    /// Returns what went wrong, and at which server.
+    fn fault(&self, kind: FaultKind, why: &str) -> Fault {
+        let host = self.url.host_str().unwrap_or_default();
+        let port = self.url.port().map(|port| format!(":{port}"));
+        Fault::new(kind, format!("{host}{}: {why}", port.unwrap_or_default()))
+    }
+
     /// Returns why a response is not the range.
     fn check(&self, answer: &Response, range: &Range<u64>) -> Result<(), Fault> {
-        let host = self.url.host_str().unwrap_or_default();
         let status = answer.status();
-        let fault = |kind, why: &str| Err(Fault::new(kind, format!("{host}: {why}")));
+        let fault = |kind, why: &str| Err(self.fault(kind, why));
         match status {
             StatusCode::PARTIAL_CONTENT if begins_at(answer, range.start) => Ok(()),
             StatusCode::PARTIAL_CONTENT => {
@@ -127,20 +131,21 @@ impl Place for RegistryPlace {
     }
 }
 
-fn wrong(why: &str) -> Fault {
-    Fault::new(FaultKind::Wrong, why)
-}
-
-fn not_answered(error: &CallError) -> Fault {
-    let kind = match error {
+/// Returns what is to be done about a request without a usable response.
+fn kind_of(error: &CallError) -> FaultKind {
+    match error {
         // Who answers and hangs up is there: the next connection may do better.
         CallError::NoAnswer(error) if !error.is_connect() => FaultKind::Busy,
         CallError::NoAnswer(_) | CallError::TooSlow { .. } => FaultKind::Away,
         CallError::NoToken(answer) if answer.status().is_server_error() => FaultKind::Busy,
         _ => FaultKind::Absent,
-    };
+    }
+}
+
+/// Returns an error with its cause.
+fn told(error: &CallError) -> String {
     let cause = error.source().map(|cause| format!(": {cause}"));
-    Fault::new(kind, format!("{error}{}", cause.unwrap_or_default()))
+    format!("{error}{}", cause.unwrap_or_default())
 }
 
 /// Returns whether a response with a part of a blob begins at this offset.
