@@ -24,8 +24,9 @@ use crate::{Carries, Challenge, Login, Network, Reach, Realms, Token, Zone, basi
 
 /// Registries send readers of blobs to other hosts a few times.
 const REDIRECTS: usize = 5;
-/// Idle connections to a host that are kept.
-const IDLE_CONNECTIONS: usize = 8;
+/// Idle connections to a host that are kept: as many as those who fetch ranges use at a time, 16 for readers who wait and as
+/// many for all else. Another one costs round trips.
+const IDLE_CONNECTIONS: usize = 32;
 /// Bytes of an answer with a token.
 const TOKEN_MAX: usize = 64 << 10;
 /// Bytes that are read of an answer that leads elsewhere, to use its connection again.

@@ -9,11 +9,16 @@ use crate::place::{Fault, Place, Reading};
 pub type Answer = dyn Fn(Range<u64>) -> Result<Vec<u8>, Fault> + Send + Sync;
 
 /// One blob at a server in memory.
-pub struct MemoryPlace(pub Arc<Answer>);
+pub struct MemoryPlace {
+    /// What the server does.
+    pub answer: Arc<Answer>,
+    /// How many requests it takes at a time. With 1, it gets them in the order in which they were sent.
+    pub parallel: usize,
+}
 
 impl std::fmt::Debug for MemoryPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("MemoryPlace").finish()
+        f.debug_struct("MemoryPlace").finish_non_exhaustive()
     }
 }
 
@@ -23,7 +28,7 @@ impl Place for MemoryPlace {
         range: Range<u64>,
         take: &'a mut (dyn FnMut(&[u8]) + Send),
     ) -> Reading<'a> {
-        let answer = Arc::clone(&self.0);
+        let answer = Arc::clone(&self.answer);
         Box::pin(async move {
             // It may block, as tests want it.
             let answered = tokio::task::spawn_blocking(move || answer(range)).await;
@@ -36,6 +41,6 @@ impl Place for MemoryPlace {
     }
 
     fn parallel(&self) -> usize {
-        16
+        self.parallel
     }
 }

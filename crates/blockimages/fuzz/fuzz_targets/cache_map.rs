@@ -20,7 +20,7 @@ fn known() -> Origin {
     let answer = |range: Range<u64>| Ok(BLOB[range.start as usize..range.end as usize].to_vec());
     Origin {
         servers: vec!["known".to_owned()],
-        places: vec![Arc::new(MemoryPlace(Arc::new(answer)))],
+        places: vec![Arc::new(MemoryPlace { answer: Arc::new(answer), parallel: 16 })],
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fetch::{Arrival, Outcome, Peer, Piece, RequestId, Via};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::{Inner, State};
@@ -66,8 +67,10 @@ impl Inner {
             };
             let place = &blob.places[usize::from(self.server_of(peer).0)];
             for run in join(wanted) {
+                let turn = self.lanes[peer.index()].turn(place.parallel());
                 let (inner, place) = (Arc::clone(self), Arc::clone(place));
-                let task = self.handle.spawn(inner.bring(leg, blob.layout, place, run));
+                let task = inner.bring(turn, leg, blob.layout, place, run);
+                let task = self.handle.spawn(task);
                 tasks.push(task.abort_handle());
             }
         }
@@ -77,16 +80,16 @@ impl Inner {
         }
     }
 
-    /// Reads one range.
+    /// Reads one range when its turn has come.
     async fn bring(
         self: Arc<Self>,
+        turn: impl Future<Output = Option<OwnedSemaphorePermit>>,
         leg: Leg,
         layout: Layout,
         place: Arc<dyn Place>,
         run: Range<u32>,
     ) {
-        let lane = &self.lanes[leg.peer.index()];
-        let turn = lane.turn(place.parallel()).await;
+        let turn = turn.await;
         if let Some(blob) = self.state.lock().blobs.get(&leg.blob) {
             blob.receiver.requested();
         }
