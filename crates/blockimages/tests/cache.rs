@@ -142,19 +142,6 @@ fn chunks_are_fetched_once_joined_and_kept() {
 }
 
 #[test]
-fn no_request_is_too_long() {
-    let lab = Lab::new(5 << 20);
-    let cache = lab.cache();
-    let blob = lab.open(&cache, honest());
-    lab.check(&blob, 0..5 << 20);
-    let asked = lab.asked();
-    let longest = asked.iter().map(|range| range.end - range.start).max();
-    assert!(longest <= Some(1 << 20), "{asked:?}");
-    let bytes: u64 = asked.iter().map(|range| range.end - range.start).sum();
-    assert_eq!(bytes, 5 << 20, "each byte once");
-}
-
-#[test]
 fn readers_who_want_the_same_share_one_request() {
     let lab = Lab::new(8 * 4096);
     let cache = lab.cache();
@@ -318,6 +305,33 @@ fn the_background_fetches_the_plan_first_and_then_all() {
     assert_eq!(bytes, 20 * 4096, "each byte once");
     lab.check(&blob, 0..20 * 4096);
     assert_eq!(lab.asked(), []);
+}
+
+#[test]
+fn a_plan_overtakes_what_fills_the_cache() {
+    const SIZE: u64 = 4 << 20;
+    let lab = Lab::new(SIZE as usize);
+    let cache = lab.cache();
+    let both = Arc::new(Barrier::new(2));
+    let gate = Arc::clone(&both);
+    let blob = lab.open(
+        &cache,
+        Box::new(move |number, _| {
+            if number == 0 {
+                gate.wait(); // Until there is a plan.
+            }
+            Ok(())
+        }),
+    );
+    let filler = Filler::start(Arc::clone(&blob)).unwrap();
+    let _fetcher = PlanFetcher::start(&[(Arc::clone(&blob), SIZE - 1..SIZE)]);
+    both.wait();
+    assert!(filler.wait());
+    let asked = lab.asked();
+    let before = asked.iter().take_while(|range| range.end < SIZE);
+    let before: u64 = before.map(|range| range.end - range.start).sum();
+    // What was under way, of all that lies before it.
+    assert!(before < SIZE / 4, "{asked:?}");
 }
 
 #[test]
