@@ -312,20 +312,22 @@ fn a_plan_overtakes_what_fills_the_cache() {
     const SIZE: u64 = 4 << 20;
     let lab = Lab::new(SIZE as usize);
     let cache = lab.cache();
-    let both = Arc::new(Barrier::new(2));
-    let gate = Arc::clone(&both);
+    let (begun, planned) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let gates = (Arc::clone(&begun), Arc::clone(&planned));
     let blob = lab.open(
         &cache,
         Box::new(move |number, _| {
             if number == 0 {
-                gate.wait(); // Until there is a plan.
+                gates.0.wait();
+                gates.1.wait();
             }
             Ok(())
         }),
     );
     let filler = Filler::start(Arc::clone(&blob)).unwrap();
+    begun.wait();
     let _fetcher = PlanFetcher::start(&[(Arc::clone(&blob), SIZE - 1..SIZE)]);
-    both.wait();
+    planned.wait();
     assert!(filler.wait());
     let asked = lab.asked();
     let before = asked.iter().take_while(|range| range.end < SIZE);

@@ -19,6 +19,8 @@ use rig::{Rig, content};
 use serving::transport::Address;
 
 const LONG: Duration = Duration::from_secs(60);
+/// Names of files that may be executed begin with this.
+const EXECUTABLE: &str = "run";
 const ROUND_TRIP: Duration = Duration::from_millis(20);
 
 /// A service at the end of a line, and a source of it with files of these sizes in one directory.
@@ -42,10 +44,13 @@ fn far_of(all: &[(&str, Vec<u8>)]) -> Far {
     let mut rig = Rig::new();
     let names: Vec<_> = all.iter().map(|(name, _)| *name).zip(1_u32..).collect();
     let mut nodes = vec![Node::dir(&names)];
-    nodes.extend(
-        all.iter()
-            .map(|(_, content)| Node::file(content.len() as u64)),
-    );
+    nodes.extend(all.iter().map(|(name, content)| {
+        let mut node = Node::file(content.len() as u64);
+        if name.starts_with(EXECUTABLE) {
+            node.attr.perm = 0o755;
+        }
+        node
+    }));
     let tree = Arc::new(tree(&nodes).unwrap());
     let mut files = MemSource::default();
     let contents: Vec<_> = all.iter().map(|(_, content)| content.clone()).collect();
@@ -95,6 +100,18 @@ impl Far {
         let all = &self.contents[file as usize - 1];
         let start = usize::try_from(offset).unwrap();
         assert!(read > 0 && buf[..read] == all[start..start + read]);
+    }
+
+    /// Waits until something has come that nobody has read.
+    fn until_ahead(&self) {
+        let end = std::time::Instant::now() + LONG;
+        while self.source.remote().counts().wire_bytes < CHUNK_BYTES {
+            assert!(
+                std::time::Instant::now() < end,
+                "nothing was requested ahead"
+            );
+            std::thread::sleep(ROUND_TRIP); // nothing tells
+        }
     }
 
     /// Returns how many chunks somebody had to wait a round trip for.
@@ -190,20 +207,23 @@ fn what_a_program_is_linked_with_is_requested_as_soon_as_that_is_known() {
         ("second.so", content(9, large as u64)),
     ]);
     far.read(1, 0, 4096);
-    let requested = || {
-        let came = far.source.remote().counts().wire_bytes;
-        came >= CHUNK_BYTES
-    };
-    let end = std::time::Instant::now() + LONG;
-    while !requested() {
-        assert!(
-            std::time::Instant::now() < end,
-            "nothing was requested ahead"
-        );
-        std::thread::sleep(ROUND_TRIP); // nothing tells
-    }
+    far.until_ahead();
     let before = far.waited_for();
     far.read(3, 0, 4096);
     far.read(5, 0, 4096);
     assert_eq!(far.waited_for(), before, "both were on their way");
+}
+
+#[test]
+fn the_end_of_a_program_is_requested_with_its_beginning() {
+    let chunks = 200;
+    let large = content(1, chunks * CHUNK_BYTES);
+    // Nothing in them tells where the loader looks next.
+    for (name, waits) in [("run", 1), ("data", 2)] {
+        let far = far_of(&[(name, large.clone())]);
+        far.read(1, 0, 4096);
+        far.until_ahead();
+        far.read(1, (chunks - 1) * CHUNK_BYTES, 4096);
+        assert_eq!(far.waited_for(), waits, "{name}");
+    }
 }

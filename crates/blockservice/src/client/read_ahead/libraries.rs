@@ -149,14 +149,19 @@ mod tests {
             Node::symlink("libz.so.1.2"),
             Node::file(10),
             Node::symlink("loop.so"),
-            Node::dir(&[("libq.so", 6), ("readme", 3), ("gone.so", 7)]),
+            Node::dir(&[
+                ("libq.so", 6),
+                ("readme", 3),
+                ("gone.so", 7),
+                ("LC_CTYPE", 3),
+            ]),
             Node::symlink("/lib/libz.so.1"),
             Node::symlink("nowhere/else"),
         ];
         let names = by_name(&tree(&nodes).unwrap());
-        for name in [&b"libz.so.1"[..], b"libz.so.1.2", b"libq.so"] {
+        for name in [&b"libz.so.1"[..], b"libz.so.1.2", b"libq.so", b"LC_CTYPE"] {
             assert_eq!(names[name], [FileId(3)], "{}", name.escape_ascii());
         }
-        assert_eq!(names.len(), 3);
+        assert_eq!(names.len(), 4);
     }
 }
