@@ -233,6 +233,13 @@ fn parents(tree: &Tree) -> HashMap<FileId, FileId> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+
+    use blocks::testing::{MemSource, Node, tree};
+    use chunks::index::build;
+    use chunks::testing::MemStore;
+
     use super::*;
 
     #[test]
@@ -247,5 +254,30 @@ mod tests {
         assert_eq!(gain(20_000, 125_000_000), Some(2_500_000));
         assert_eq!(gain(20_000, 3_125_000), Some(62_500));
         assert!(gain(u64::MAX, u64::MAX).is_some());
+    }
+
+    #[test]
+    fn what_is_relocated_is_requested_when_a_program_is_read() {
+        const CHUNKS: u64 = 60;
+        let mut bytes = vec![7; CHUNK_MAX * usize::try_from(CHUNKS).unwrap()];
+        elf::tests::write_program(&mut bytes, 30 << 17..31 << 17);
+        let nodes = [Node::dir(&[("program", 1)]), Node::file(bytes.len() as u64)];
+        let tree = Arc::new(tree(&nodes).unwrap());
+        let mut files = MemSource::default();
+        files.insert(tree.key(FileId(1)).unwrap(), bytes.clone());
+        let (store, go_on) = (MemStore::default(), &mut |_| ControlFlow::Continue(()));
+        let index = build(b"x", &tree, &files, &store, go_on).unwrap().index;
+        let chunk = |number: u32| {
+            let start = number as usize * CHUNK_MAX;
+            Some(Arc::new(bytes[start..start + CHUNK_MAX].to_vec()))
+        };
+        let line = Line {
+            round_trip: Duration::from_millis(20),
+            rate: 50_000_000,
+        };
+        let next = ReadAhead::default().touched(&index, line, &[0], &chunk);
+        assert!(next.soon.contains(&30), "{next:?}");
+        // Of what the loader reads nothing is far behind it.
+        assert!(next.soon.iter().all(|number| *number < 31), "{next:?}");
     }
 }

@@ -160,7 +160,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// The kind that most entries are of: an address within the file.
@@ -210,9 +210,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn relocations_and_what_they_change_are_told() {
-        let mut bytes = vec![0; 4096];
+    /// Writes the headers of a program with tables of relocations, and what these change at `written`.
+    pub(in crate::client::read_ahead) fn write_program(bytes: &mut [u8], written: Range<u64>) {
         let mut put = |at: usize, numbers: &[u64]| {
             for (nth, number) in numbers.iter().enumerate() {
                 bytes[at + nth * 8..][..8].copy_from_slice(&number.to_le_bytes());
@@ -226,21 +225,27 @@ mod tests {
             [kind | flags << 32, at, at + 0x1000, 0, len, len]
         };
         put(64, &header(PT_LOAD, 4, 0, 2000));
-        put(120, &header(PT_LOAD, 4 | PF_W, 2000, 1000));
+        let len = written.end - written.start;
+        put(120, &header(PT_LOAD, 4 | PF_W, written.start, len));
         put(176, &header(PT_DYNAMIC, 4, 1024, 16 * 7));
-        for (nth, (tag, value)) in [
+        let tables = [
             (7, 0x1200),
             (8, 240),
             (23, 0x1400),
             (2, 48),
             (36, 0x1500),
             (35, 16),
-        ]
-        .into_iter()
-        .enumerate()
-        {
+            (0, 0),
+        ];
+        for (nth, (tag, value)) in tables.into_iter().enumerate() {
             put(1024 + nth * 16, &[tag, value]);
         }
+    }
+
+    #[test]
+    fn relocations_and_what_they_change_are_told() {
+        let mut bytes = vec![0; 4096];
+        write_program(&mut bytes, 2000..3000);
         let parts = of(&bytes, |_| true).unwrap().parts;
         assert_eq!(
             parts,
