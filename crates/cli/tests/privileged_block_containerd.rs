@@ -215,6 +215,18 @@ impl Running {
 const PARTS: usize = 8;
 
 #[test]
+fn privileged_without_a_node_block_images_are_pulled_and_their_containers_say_what_is_missing() {
+    let lab = Lab::new();
+    let node = Node::start_today(&lab, &[]);
+    let source = Source::new(&lab);
+    pull(&node, &source.image());
+    let refused = node.try_ctr(&["run", "--rm", &source.image(), "no-node", "/bin/true"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    assert!(said.contains("yolofs node"), "{said}");
+}
+
+#[test]
 fn privileged_containers_on_block_images_read_on_whoever_dies() {
     let lab = Lab::new();
     let service = Service::start(&lab);
