@@ -163,13 +163,6 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
 pub(super) mod tests {
     use super::*;
 
-    /// The kind that most entries are of: an address within the file.
-    const R_RELATIVE: u64 = if cfg!(target_arch = "x86_64") {
-        8
-    } else {
-        1027
-    };
-
     /// The program that runs this test.
     fn own() -> Vec<u8> {
         std::fs::read("/proc/self/exe").unwrap()
