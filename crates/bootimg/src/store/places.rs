@@ -1,6 +1,7 @@
 //! The paths of a store, and the smallest changes to them.
 
 mod access;
+mod link;
 pub(super) mod marker;
 
 use std::ffi::{OsStr, OsString};
@@ -121,12 +122,10 @@ impl Places {
     /// Returns the image that has this name, without reading the others.
     pub(super) fn named(&self, name: &str) -> Result<Option<ImageId>, StoreError> {
         let path = self.name(name);
-        let target = match fs::read_link(&path) {
+        let id = match link::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            target => target.map_err(reading(&path))?,
+            link => link.map_err(reading(&path))?.flatten(),
         };
-        let id = target.file_name().and_then(|file| id_of(file, ".bimg"));
-        let id = id.map(ImageId);
         Ok(id.filter(|id| self.image(id).exists()))
     }
 
@@ -181,7 +180,7 @@ impl Places {
             let named = names.iter().filter_map(|name| named_in(&dir, name));
             named.collect()
         };
-        // A link that is too long for its inode is a block of the disk, which the kernel never reads ahead.
+        // Each may be a block of the disk, in the stores of earlier releases.
         let parts = names.chunks(names.len().div_ceil(NAME_READERS).max(NAMES_AT_ONCE));
         std::thread::scope(|scope| {
             let readers = parts.map(|part| {
@@ -222,14 +221,13 @@ impl Places {
     ) -> Result<(), StoreError> {
         let path = self.name(name);
         let temp = self.tmp().join(format!("{name}.name"));
-        let target = Path::new("..").join(IMAGES).join(format!("{id}.bimg"));
         let naming = |error| StoreError::io(&path, "naming", error);
         // Left over from a writer that died: we hold the lock.
         match fs::remove_file(&temp) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(error)),
             _ => {}
         }
-        steps.symlink(&target, &temp).map_err(naming)?;
+        steps.symlink(&link::target(id), &temp).map_err(naming)?;
         steps.rename(&temp, &path).map_err(naming)?;
         steps.sync_dir(&self.dir.join(NAMES)).map_err(naming)
     }
@@ -333,7 +331,7 @@ fn is_leftover(path: &Path) -> bool {
     };
     let is_file = || fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
     match name.as_bytes().strip_suffix(b".name") {
-        Some(_) => link_into_images(path).is_some(),
+        Some(_) => matches!(link::read(path), Ok(Some(_))),
         None => is_temporary(name.as_bytes()) && is_file(),
     }
 }
@@ -353,16 +351,8 @@ fn is_temporary(name: &[u8]) -> bool {
 /// Returns a name, and the id that it is for, if it can be one; `None` if the entry is nothing that a store puts there.
 fn named_in(dir: &Path, name: &OsStr) -> Option<(String, Option<ImageId>)> {
     let name = name.to_str()?;
-    let target = link_into_images(&dir.join(name))?;
-    let id = target.file_name().and_then(|file| id_of(file, ".bimg"));
-    Some((name.to_owned(), id.map(ImageId)))
-}
-
-/// Returns where a link leads, if it is one to a file in `images`.
-fn link_into_images(path: &Path) -> Option<PathBuf> {
-    let target = fs::read_link(path).ok()?;
-    let into = Path::new("..").join(IMAGES);
-    (target.parent() == Some(&into)).then_some(target)
+    let id = link::read(&dir.join(name)).ok()??;
+    Some((name.to_owned(), id))
 }
 
 /// Returns the id in the name of a file, if there is one.
