@@ -6,6 +6,7 @@ mod guest;
 mod neighbours;
 mod pins;
 mod site;
+pub mod snapshot;
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! As much of QEMU's control protocol as asks for the disk's counters: a JSON object a line.
+//! As much of QEMU's control protocol as asks for the disk's counters, and saves and restores a machine: a JSON object a
+//! line.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -38,13 +39,13 @@ impl Qmp {
             stream: BufReader::new(stream),
         };
         qmp.line()?; // QEMU's greeting
-        qmp.execute("qmp_capabilities")?;
+        qmp.execute("qmp_capabilities", &json!({}))?;
         Ok(qmp)
     }
 
     /// Returns what the guest's disks have read.
     pub(crate) fn disk_reads(&mut self) -> anyhow::Result<DiskReads> {
-        let answer = self.execute("query-blockstats")?;
+        let answer = self.execute("query-blockstats", &json!({}))?;
         let disks = answer.as_array().context("QEMU lists no disks")?;
         let sum = |key: &str| {
             disks
@@ -59,8 +60,9 @@ impl Qmp {
         })
     }
 
-    fn execute(&mut self, command: &str) -> anyhow::Result<Value> {
-        let request = json!({ "execute": command });
+    /// Has a command done, and returns what it answers.
+    pub(crate) fn execute(&mut self, command: &str, arguments: &Value) -> anyhow::Result<Value> {
+        let request = json!({ "execute": command, "arguments": arguments });
         writeln!(self.stream.get_mut(), "{request}").context("asking QEMU")?;
         for _ in 0..EVENTS_MAX {
             let mut answer = self.line()?;

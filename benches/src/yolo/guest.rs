@@ -42,14 +42,31 @@ impl LightGuest {
         })
     }
 
+    /// Takes what was unpacked before.
+    pub(super) fn unpacked(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+        }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub(super) fn disk(&self) -> PathBuf {
         self.dir.join("disk.raw")
     }
 
     /// Returns the arguments of a machine, without its disk and its console.
     pub(super) fn machine(&self) -> Vec<String> {
+        let memory = ["-machine", "q35", "-m", "96"].map(str::to_owned);
+        memory.into_iter().chain(self.devices()).collect()
+    }
+
+    /// Returns the arguments of a machine, without its memory, its disk and its console.
+    pub(super) fn devices(&self) -> Vec<String> {
         let fixed = "-nodefaults -no-user-config -accel tcg,thread=multi -cpu qemu64,+rdrand,-cx16 \
-                     -machine q35 -display none -no-reboot -m 96";
+                     -display none -no-reboot";
         let file = |name: &str| self.dir.join(name).display().to_string();
         let kernel = ["-kernel".to_owned(), file("vmlinuz")];
         let initrd = ["-initrd".to_owned(), file("initrd.img")];
@@ -108,7 +125,7 @@ impl LightGuest {
     }
 }
 
-fn drive(file: &str, cache: Cache) -> String {
+pub(super) fn drive(file: &str, cache: Cache) -> String {
     let cache = cache.as_str();
     format!("if=none,id=disk,format=raw,snapshot=on,cache={cache},file={file}")
 }

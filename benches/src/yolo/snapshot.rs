@@ -1,0 +1,357 @@
+//! A machine that was saved, with its memory in a file, and is restored by mapping this file: a page comes when the guest
+//! touches it, from the disk, from the page cache, or from a mount.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::guest::{LightGuest, READY, drive};
+use super::{Cache, Mode};
+use crate::boots::milliseconds;
+use crate::caches::{self, HostFiles};
+use crate::lab_args::Places;
+use crate::process::{Guard, run_ok, wait_for};
+use crate::programs::{DEADLINE, Programs, record};
+use crate::stage::{Access, Stage};
+use crate::throttle::Throttle;
+use crate::vm::qmp::Qmp;
+use crate::vm::{connect, socket, wait_for_line};
+
+/// What the guest is told, and what it says when it has read its files again, which are in its memory.
+const QUESTION: &[u8] = b"again\n";
+const ANSWER: &str = "LIGHT-ANSWER";
+/// Sixty megabytes from a disk of 150 requests a second, on a busy machine.
+const RESTORE_DEADLINE: Duration = Duration::from_secs(300);
+const MEMORY_MIB: u64 = 512;
+/// QEMU maps a file that it may not write, copy on write, since 8.2.
+const QEMU_SINCE: (u32, u32) = (8, 2);
+
+/// What a file with the memory of a machine has where the guest has never written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Memory {
+    /// Holes, as QEMU leaves them.
+    Sparse,
+    /// Zeros, as Firecracker writes them.
+    Whole,
+}
+
+impl Memory {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sparse => "sparse",
+            Self::Whole => "whole",
+        }
+    }
+}
+
+/// What was measured of a restore.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Restored {
+    /// Of which file.
+    pub memory: Memory,
+    /// From where.
+    pub mode: Mode,
+    /// Milliseconds from the start of QEMU to the guest's answer.
+    pub answer_ms: f64,
+    /// Read requests that reached the disk.
+    pub disk_reads: u64,
+    /// Bytes they asked for.
+    pub disk_bytes: u64,
+}
+
+/// A QEMU, and the guest that it runs.
+#[derive(Debug)]
+struct Host {
+    qemu: PathBuf,
+    guest: LightGuest,
+}
+
+/// A disk with snapshots of a machine, and what was recorded of their restores.
+#[derive(Debug)]
+pub struct Snapshots {
+    // First: what is mounted goes before the directory that it is in.
+    stage: Stage,
+    programs: Programs,
+    host: Host,
+    files: HostFiles,
+    home: TempDir,
+}
+
+impl Snapshots {
+    /// Boots a machine, saves it to a disk, and records a restore of each kind of file. The bench itself is what restores:
+    /// with `restore`, it is called with the QEMU, the guest's directory and the one of the snapshot.
+    ///
+    /// # Errors
+    /// If an image, a program or a right is missing, or QEMU is too old.
+    pub fn take(places: &Places, qemu: &Path, restore: &str) -> anyhow::Result<Self> {
+        check(qemu)?;
+        let beside = places.images.parent().unwrap_or(&places.images);
+        let home = tempfile::Builder::new()
+            .prefix("snapshots.")
+            .tempdir_in(beside);
+        let home = home.with_context(|| format!("making a directory in {}", beside.display()))?;
+        let dir = |name: &str| -> anyhow::Result<PathBuf> {
+            let path = home.path().join(name);
+            fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+            Ok(path)
+        };
+        let host = Host {
+            qemu: qemu.to_owned(),
+            guest: LightGuest::unpack(&places.images, &dir("light")?)?,
+        };
+        let stage = make_stage(&home.path().join("stage.ext4"), &dir("stage")?)?;
+        let saved = dir("saved")?;
+        host.save(&saved)?;
+        dir("mount")?;
+        let programs = Programs::new(&places.bin, home.path())?;
+        let itself = std::env::current_exe().context("finding this program")?;
+        for memory in Memory::value_variants() {
+            let at = stage.path().join(memory.as_str());
+            copy(&saved, &at, *memory)?;
+            let words = [
+                itself.display().to_string(),
+                restore.to_owned(),
+                host.qemu.display().to_string(),
+                host.guest.dir().display().to_string(),
+            ];
+            let words: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
+            let script = format!("exec {} \"$YOLOFS_MNT\"", words.join(" "));
+            let flags = ["--no-chroot", "--name", memory.as_str()];
+            record(programs.bootimg(), &flags, &at, &["sh", "-c", &script])
+                .context("recording a restore")?;
+        }
+        Ok(Self {
+            stage,
+            programs,
+            host,
+            files: HostFiles::find(&places.bin),
+            home,
+        })
+    }
+
+    /// Restores a machine, from a disk of so many requests a second.
+    ///
+    /// # Errors
+    /// If anything on the way fails.
+    pub fn sample(&self, memory: Memory, mode: Mode, iops: u32) -> anyhow::Result<Restored> {
+        let throttle = Throttle::new(&self.stage.device_number()?, iops)?;
+        caches::drop_all(&self.files)?;
+        // What of the host is read is the same for all.
+        self.host.warm_up()?;
+        let source = self.stage.path().join(memory.as_str());
+        let mount = match mode {
+            Mode::Yolofs | Mode::Pinned => {
+                let at = self.home.path().join("mount");
+                let mut command = self.programs.yolofs();
+                command
+                    .args(["mount", "--wait-prewarm", "--lock"])
+                    .args([&source, &at]);
+                run_ok(command, DEADLINE)?;
+                Some(self.programs.adopt(&at))
+            }
+            Mode::Native => None,
+            Mode::Warm => {
+                self.host.restore(&source)?;
+                None
+            }
+        };
+        if let Some(mount) = &mount {
+            throttle.admit(mount.status()?.pid)?;
+        }
+        let stay = throttle.stay()?;
+        let before = self.stage.reads()?;
+        let dir = mount.as_ref().map_or(source, |at| at.path().to_owned());
+        let took = self.host.restore(&dir)?;
+        let reads = self.stage.reads()?.since(before);
+        drop((stay, mount));
+        Ok(Restored {
+            memory,
+            mode,
+            answer_ms: milliseconds(took),
+            disk_reads: reads.requests,
+            disk_bytes: reads.bytes,
+        })
+    }
+}
+
+/// Restores a machine once, for a recorder.
+///
+/// # Errors
+/// If QEMU fails, or the guest does not answer.
+pub fn restore(qemu: &Path, guest: &Path, dir: &Path) -> anyhow::Result<Duration> {
+    let host = Host {
+        qemu: qemu.to_owned(),
+        guest: LightGuest::unpacked(guest),
+    };
+    host.restore(dir)
+}
+
+impl Host {
+    /// Has the pages of QEMU and of the guest's own files in memory.
+    fn warm_up(&self) -> anyhow::Result<()> {
+        for file in [&self.qemu, &self.guest.disk()] {
+            let mut bytes = Vec::new();
+            let mut file = File::open(file).with_context(|| format!("{}", file.display()))?;
+            file.read_to_end(&mut bytes)
+                .context("reading a file of the host")?;
+        }
+        Ok(())
+    }
+
+    /// Starts QEMU with its memory in a file, and its sockets in `scratch`.
+    fn start(
+        &self,
+        memory: &str,
+        scratch: &Path,
+        incoming: &[&str],
+    ) -> anyhow::Result<(Guard, UnixStream, Qmp)> {
+        let (serial, control) = (scratch.join("serial"), scratch.join("qmp"));
+        let disk = self.guest.disk().display().to_string();
+        let mut command = Command::new(&self.qemu);
+        command
+            .args(["-machine", "q35,memory-backend=memory", "-m"])
+            .arg(MEMORY_MIB.to_string())
+            .args(["-object", memory])
+            .args(self.guest.devices())
+            .args(["-drive", &drive(&disk, Cache::Writeback)])
+            .args(["-device", "virtio-blk-pci,drive=disk", "-chardev"])
+            .arg(socket("serial", &serial))
+            .args(["-serial", "chardev:serial", "-chardev"])
+            .arg(socket("control", &control))
+            .args(["-mon", "chardev=control,mode=control"])
+            .args(incoming)
+            .env("TMPDIR", scratch)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .process_group(0);
+        let mut qemu = Guard::spawn(&mut command)?;
+        let console = connect(&serial, &mut qemu)?;
+        let mut control = Qmp::new(connect(&control, &mut qemu)?)?;
+        // The memory is in its file, and not in the state.
+        let apart = json!({ "capabilities": [{ "capability": "x-ignore-shared", "state": true }] });
+        control.execute("migrate-set-capabilities", &apart)?;
+        Ok((qemu, console, control))
+    }
+
+    /// Boots a machine until it is ready, and writes its memory and its state to files in `dir`.
+    fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        let scratch = tempfile::tempdir().context("making a directory")?;
+        let file = dir.join("vm.mem");
+        let memory = format!("{},share=on", backend(&file));
+        let (mut qemu, console, mut control) = self.start(&memory, scratch.path(), &[])?;
+        let deadline = Instant::now() + RESTORE_DEADLINE;
+        wait_for_line(console, READY, &mut qemu, deadline)?;
+        control.execute("stop", &json!({}))?;
+        let state = dir.join("vm.state");
+        let to = json!({ "uri": format!("exec:cat > '{}'", state.display()) });
+        control.execute("migrate", &to)?;
+        wait_for("the saved state of the machine", RESTORE_DEADLINE, || {
+            let answer = control.execute("query-migrate", &json!({}))?;
+            ensure!(answer["status"] != "failed", "QEMU cannot save: {answer}");
+            Ok((answer["status"] == "completed").then_some(()))
+        })
+    }
+
+    /// Restores the machine of `dir`, asks it something, and returns how long the answer took from the start of QEMU.
+    fn restore(&self, dir: &Path) -> anyhow::Result<Duration> {
+        let scratch = tempfile::tempdir().context("making a directory")?;
+        let started = Instant::now();
+        let memory = backend(&dir.join("vm.mem"));
+        // Copy on write, of a file that cannot be written.
+        let memory = format!("{memory},share=off,readonly=on,rom=off");
+        let incoming = ["-incoming", "defer"];
+        let (mut qemu, console, mut control) = self.start(&memory, scratch.path(), &incoming)?;
+        let state = dir.join("vm.state");
+        let from = json!({ "uri": format!("exec:cat '{}'", state.display()) });
+        control.execute("migrate-incoming", &from)?;
+        wait_for("the restored machine", RESTORE_DEADLINE, || {
+            let answer = control.execute("query-status", &json!({}))?;
+            Ok((answer["status"] != "inmigrate").then_some(()))
+        })?;
+        control.execute("cont", &json!({}))?;
+        let mut ask = console.try_clone().context("asking the guest")?;
+        ask.write_all(QUESTION).context("asking the guest")?;
+        wait_for_line(console, ANSWER, &mut qemu, started + RESTORE_DEADLINE)?;
+        Ok(started.elapsed())
+    }
+}
+
+fn backend(file: &Path) -> String {
+    let file = file.display();
+    format!("memory-backend-file,id=memory,size={MEMORY_MIB}M,mem-path={file}")
+}
+
+/// Fails if a QEMU cannot map a file that it may not write.
+fn check(qemu: &Path) -> anyhow::Result<()> {
+    let mut command = Command::new(qemu);
+    command.arg("--version");
+    let said = run_ok(command, DEADLINE)?.output;
+    let version = version(&said).with_context(|| format!("{} says {said}", qemu.display()))?;
+    let (major, minor) = QEMU_SINCE;
+    ensure!(
+        version >= QEMU_SINCE,
+        "{} is of version {}.{}: memory of a mounted file needs {major}.{minor} or later (--qemu PATH)",
+        qemu.display(),
+        version.0,
+        version.1
+    );
+    Ok(())
+}
+
+/// Finds a version in `QEMU emulator version 10.0.2 (Debian ...)`.
+fn version(said: &str) -> Option<(u32, u32)> {
+    let (_, rest) = said.split_once("version ")?;
+    let mut parts = rest.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Makes a file system for two snapshots.
+fn make_stage(image: &Path, at: &Path) -> anyhow::Result<Stage> {
+    let mut mkfs = Command::new("mkfs.ext4");
+    let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+    mkfs.args(["-q", "-F", "-b", "4096", "-E", options])
+        .arg(image)
+        .arg("1536M");
+    run_ok(mkfs, DEADLINE).context("making a disk")?;
+    Stage::mount(image, at, Access::ReadWrite)
+}
+
+/// Copies a snapshot to a directory of its own.
+fn copy(saved: &Path, to: &Path, memory: Memory) -> anyhow::Result<()> {
+    fs::create_dir(to).with_context(|| format!("making {}", to.display()))?;
+    let sparse = match memory {
+        Memory::Sparse => "--sparse=always",
+        Memory::Whole => "--sparse=never",
+    };
+    let mut cp = Command::new("cp");
+    cp.args([sparse, "--reflink=never"])
+        .args([saved.join("vm.mem"), saved.join("vm.state")])
+        .arg(to);
+    run_ok(cp, DEADLINE).context("writing a snapshot")?;
+    nix::unistd::sync();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found() {
+        let said = "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright";
+        assert_eq!(version(said), Some((10, 0)));
+        assert!(version("QEMU emulator version 7.2.22").unwrap() < QEMU_SINCE);
+        assert_eq!(version("qemu: not found"), None);
+    }
+}
