@@ -21,6 +21,42 @@ pub enum NodeKind {
     Socket,
 }
 
+/// The bits of a mode that say what kind of file it is (`inode(7)`).
+const MODE_MASK: u32 = 0o170_000;
+
+impl NodeKind {
+    const ALL: [Self; 7] = [
+        Self::File,
+        Self::Dir,
+        Self::Symlink,
+        Self::CharDevice,
+        Self::BlockDevice,
+        Self::Fifo,
+        Self::Socket,
+    ];
+
+    /// Returns the bits of a mode that say this kind, as `stat(2)` has them.
+    #[must_use]
+    pub const fn mode(self) -> u16 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::CharDevice => 0o020_000,
+            Self::Dir => 0o040_000,
+            Self::BlockDevice => 0o060_000,
+            Self::File => 0o100_000,
+            Self::Symlink => 0o120_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// Returns the kind that a mode says, or `None` if it is none that Linux knows.
+    #[must_use]
+    pub fn of_mode(mode: u32) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|kind| u32::from(kind.mode()) == mode & MODE_MASK)
+    }
+}
+
 /// The attributes of a file, as `stat(2)` gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
@@ -119,5 +155,19 @@ impl Attr {
     #[must_use]
     pub const fn may_have_holes(&self) -> bool {
         self.blocks.saturating_mul(512) < self.size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_known_by_its_mode_and_no_other() {
+        let kinds = (0..16).filter_map(|bits| NodeKind::of_mode(bits << 12));
+        assert!(kinds.clone().all(|kind| NodeKind::ALL.contains(&kind)));
+        assert_eq!(kinds.count(), NodeKind::ALL.len());
+        assert_eq!(NodeKind::of_mode(0o100_755), Some(NodeKind::File));
+        assert_eq!(NodeKind::of_mode(0o755), None);
     }
 }

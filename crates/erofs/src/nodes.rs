@@ -122,7 +122,7 @@ pub(crate) fn encode(
     let mut bytes = Vec::with_capacity(node.len());
     bytes.extend((1 | layout << 1).to_le_bytes());
     bytes.extend(xattrs::units(&attributes).unwrap_or(0).to_le_bytes());
-    bytes.extend((mode_of(kind) | perm).to_le_bytes());
+    bytes.extend((kind.mode() | perm).to_le_bytes());
     bytes.extend([0; 2]);
     bytes.extend(size.to_le_bytes());
     bytes.extend(place.to_le_bytes());
@@ -135,16 +135,4 @@ pub(crate) fn encode(
     bytes.resize(INODE_BYTES, 0);
     bytes.extend(attributes);
     Ok(bytes)
-}
-
-const fn mode_of(kind: NodeKind) -> u16 {
-    match kind {
-        NodeKind::Fifo => 0o010_000,
-        NodeKind::CharDevice => 0o020_000,
-        NodeKind::Dir => 0o040_000,
-        NodeKind::BlockDevice => 0o060_000,
-        NodeKind::File => 0o100_000,
-        NodeKind::Symlink => 0o120_000,
-        NodeKind::Socket => 0o140_000,
-    }
 }

@@ -73,7 +73,7 @@ impl Node {
         };
         let mut bytes = vec![0; INODE_BYTES];
         let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
-        put(0, &(mode_of(attr.kind) | attr.perm).to_le_bytes());
+        put(0, &(attr.kind.mode() | attr.perm).to_le_bytes());
         let (uid, gid) = (attr.uid.to_le_bytes(), attr.gid.to_le_bytes());
         put(2, &uid[..2]);
         put(24, &gid[..2]);
@@ -129,18 +129,6 @@ fn time(time: Timestamp) -> ([u8; 4], [u8; 4]) {
     let low = i32::from_le_bytes([a, b, c, d]);
     let epoch = u32::try_from((seconds - i64::from(low)) >> 32).unwrap_or(0);
     (low.to_le_bytes(), (nanos << 2 | epoch).to_le_bytes())
-}
-
-const fn mode_of(kind: NodeKind) -> u16 {
-    match kind {
-        NodeKind::Fifo => 0o010_000,
-        NodeKind::CharDevice => 0o020_000,
-        NodeKind::Dir => 0o040_000,
-        NodeKind::BlockDevice => 0o060_000,
-        NodeKind::File => 0o100_000,
-        NodeKind::Symlink => 0o120_000,
-        NodeKind::Socket => 0o140_000,
-    }
 }
 
 #[cfg(test)]

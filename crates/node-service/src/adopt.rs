@@ -38,19 +38,9 @@ impl Owner {
     /// # Errors
     /// What the worker refused; the mount is not served then.
     pub(crate) fn serve_first(&self, mount: &Arc<Owned>) -> Result<(), NodeError> {
-        match self.ask_one(mount) {
-            Asked::Served => Ok(()),
-            Asked::Refused(fault, why) => Err(fault.error(why)),
-            Asked::NoWorker(error) => Err(NodeError::Unavailable(format!("{error:#}"))),
-            Asked::Over => Err(NodeError::Conflict("it was unmounted meanwhile".to_owned())),
-            Asked::Lost => match mount.wait_until_served(Instant::now() + ADOPTION) {
-                Service::By(_) => Ok(()),
-                Service::GivenUp(why) => Err(NodeError::Failed(anyhow!(why))),
-                Service::Nobody | Service::Asked(_) => Err(NodeError::Unavailable(
-                    "its workers crash repeatedly".to_owned(),
-                )),
-            },
-        }
+        self.ask_one(mount).first("unmounted", || {
+            mount.wait_until_served(Instant::now() + ADOPTION)
+        })
     }
 
     /// Has a mount served that was served before, however often that must be tried.

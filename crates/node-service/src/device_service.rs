@@ -4,8 +4,6 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
-
 use super::asked::Asked;
 use super::assignment::Service;
 use super::deaths::{Cause, Verdict};
@@ -38,19 +36,9 @@ impl Owner {
     /// # Errors
     /// What the worker refused; nobody serves it then.
     pub(crate) fn serve_device_first(&self, device: &Arc<Device>) -> Result<(), NodeError> {
-        match self.ask_for(device) {
-            Asked::Served => Ok(()),
-            Asked::Refused(fault, why) => Err(fault.error(why)),
-            Asked::NoWorker(error) => Err(NodeError::Unavailable(format!("{error:#}"))),
-            Asked::Over => Err(NodeError::Conflict("it was detached meanwhile".to_owned())),
-            Asked::Lost => match device.wait_until_served(Instant::now() + ATTACH) {
-                Service::By(_) => Ok(()),
-                Service::GivenUp(why) => Err(NodeError::Failed(anyhow!(why))),
-                Service::Nobody | Service::Asked(_) => Err(NodeError::Unavailable(
-                    "its workers crash repeatedly".to_owned(),
-                )),
-            },
-        }
+        self.ask_for(device).first("detached", || {
+            device.wait_until_served(Instant::now() + ATTACH)
+        })
     }
 
     /// Has devices served that were served before, a few at a time, however often that must be tried.
