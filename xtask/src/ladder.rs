@@ -62,7 +62,7 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
-    rung("blockexport", &["blocks"]),
+    rung("blockexport", &["blocks", "rawio"]),
     rung("sandbox", &["confine", "rawio"]),
     rung(
         "blockimages",

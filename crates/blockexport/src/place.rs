@@ -2,12 +2,14 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt as _, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use rawio::private;
 
 use crate::ExportError;
 
@@ -123,16 +125,29 @@ fn bind_at(fresh: &Path, path: &Path) -> io::Result<UnixListener> {
         Ok(()) | Err(_) => {}
     }
     let listener = UnixListener::bind(fresh)?;
-    fs::set_permissions(fresh, Permissions::from_mode(0o600))?;
+    close(fresh)?;
     fs::rename(fresh, path)?;
     Ok(listener)
 }
 
+/// Lets only its owner connect to a socket; a link that another user put in its place is not followed.
+fn close(socket: &Path) -> io::Result<()> {
+    let mut options = File::options();
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
+    let opened = options.read(true).custom_flags(flags.bits());
+    let opened = opened.open(socket)?;
+    if !opened.metadata()?.file_type().is_socket() {
+        let why = "another user put something else in its place";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    // The mode of what is open, and not of what has the name by now.
+    let opened = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    fs::set_permissions(opened, Permissions::from_mode(0o600))
+}
+
 fn lock(path: &Path) -> Result<Flock<File>, ExportError> {
     let name = beside(path, ".lock");
-    let mut options = File::options();
-    options.write(true).create(true).truncate(false);
-    let opened = options.open(&name);
+    let opened = private::open_or_create(&name);
     let file = opened.map_err(|source| ExportError::System {
         doing: "opening the lock file",
         path: name.clone(),
@@ -159,6 +174,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -197,6 +213,26 @@ mod tests {
         std::io::Read::read_exact(&mut client, &mut [0]).unwrap();
         drop(next);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn no_link_beside_it_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, victim] = ["s", "victim"].map(|name| dir.path().join(name));
+        symlink(&victim, beside(&path, ".lock")).unwrap();
+        let bound = Place::bind(&path);
+        assert!(
+            matches!(bound, Err(ExportError::System { .. })),
+            "{bound:?}"
+        );
+        assert!(!victim.exists());
+        // Put there after it was made.
+        fs::write(&victim, "data").unwrap();
+        fs::set_permissions(&victim, Permissions::from_mode(0o644)).unwrap();
+        symlink(&victim, &path).unwrap();
+        close(&path).unwrap_err();
+        let mode = fs::metadata(&victim).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
     }
 
     #[test]

@@ -10,8 +10,10 @@ mod fill;
 mod map;
 mod plan;
 mod stored;
+mod table;
 
 use std::collections::{HashSet, VecDeque};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,10 +29,14 @@ pub use blob::CachedBlob;
 pub use fill::Filler;
 pub use plan::PlanFetcher;
 use ranges::Fetcher;
+use rawio::{private, trusted};
 use stored::StoredBlob;
 
 use crate::error::file;
 use crate::{ImageError, Origin};
+
+/// Digits of the digest of a registry's address in the names of its blobs.
+const REGISTRY_DIGITS: usize = 16;
 
 /// The limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,14 +121,14 @@ struct Order {
     /// Chunks of open blobs, in the order in which they came.
     chunks: VecDeque<(Weak<StoredBlob>, u32)>,
     /// Blobs that somebody opens: everybody else who wants one waits for that.
-    opening: HashSet<Digest>,
+    opening: HashSet<PathBuf>,
     /// Blobs that are open.
     open: Vec<OpenBlob>,
 }
 
 #[derive(Debug)]
 struct OpenBlob {
-    digest: Digest,
+    dir: PathBuf,
     blob: Weak<CachedBlob>,
     /// Outlives the blob while something is on its way.
     stored: Weak<StoredBlob>,
@@ -134,25 +140,27 @@ impl BlobCache {
     /// # Errors
     /// If it cannot be made or read, or another process owns it.
     pub fn open(dir: &Path, config: CacheConfig) -> Result<Arc<Self>, ImageError> {
-        fs::create_dir_all(dir).map_err(file("making the cache", dir))?;
+        // What is fetched may be for some users only, and who could make files here would have them written.
+        private::keep(dir).map_err(file("making the cache", dir))?;
+        let (dir, _) = trusted::open_own_dir(dir).map_err(file("using the cache", dir))?;
         let lock = dir.join("lock");
-        let mut options = File::options();
-        let options = options.write(true).create(true).truncate(false);
-        let opened = options.open(&lock).map_err(file("opening", &lock))?;
+        let opened = private::open_or_create(&lock).map_err(file("opening", &lock))?;
         let locked = Flock::lock(opened, FlockArg::LockExclusiveNonblock);
-        let lock = locked.map_err(|_| ImageError::CacheInUse(dir.into()))?;
+        let lock = locked.map_err(|_| ImageError::CacheInUse(dir.clone()))?;
         let mut order = Order::default();
         let mut used = 0;
-        for entry in fs::read_dir(dir).map_err(file("reading the cache", dir))? {
-            let entry = entry.map_err(file("reading the cache", dir))?;
+        for entry in fs::read_dir(&dir).map_err(file("reading the cache", &dir))? {
+            let entry = entry.map_err(file("reading the cache", &dir))?;
             let path = entry.path();
-            if let Some(bytes) = bytes_of(&path) {
+            if is_ours(&entry.file_name())
+                && let Some(bytes) = bytes_of(&path)
+            {
                 used += bytes;
                 order.closed.push_back((path, bytes));
             }
         }
         Ok(Arc::new(Self {
-            dir: dir.into(),
+            dir,
             config,
             meter: Meter::default(),
             used_bytes: AtomicU64::new(used),
@@ -173,19 +181,19 @@ impl BlobCache {
         size: u64,
         origin: Origin,
     ) -> Result<Arc<CachedBlob>, ImageError> {
-        let dir = self.dir.join(digest.to_string().replace(':', "-"));
+        let dir = self.dir.join(name_of(digest, origin.registry()));
         let fetcher = self.fetcher(&origin);
         let fetcher = fetcher.map_err(file("starting to fetch for", &dir))?;
         let deadline = Instant::now() + self.config.read_deadline;
         let mut order = self.order.lock();
-        while order.opening.contains(&digest) {
+        while order.opening.contains(&dir) {
             if self.opened.wait_until(&mut order, deadline).timed_out() {
                 let late = io::Error::from(io::ErrorKind::TimedOut);
                 return Err(file("waiting for who opens", &dir)(late));
             }
         }
         order.open.retain(|open| open.stored.strong_count() > 0);
-        let mut known = order.open.iter().filter(|open| open.digest == digest);
+        let mut known = order.open.iter().filter(|open| open.dir == dir);
         let known = known.next_back();
         if let Some(blob) = known.and_then(|open| open.blob.upgrade()) {
             return Ok(blob);
@@ -200,12 +208,12 @@ impl BlobCache {
         {
             self.used_bytes.fetch_sub(bytes, Relaxed);
         }
-        order.opening.insert(digest);
+        order.opening.insert(dir.clone());
         drop(order);
         // Without the lock: readers of other blobs do not wait for this disk.
         let opened = StoredBlob::open(self, &dir, digest, size);
         let mut order = self.order.lock();
-        order.opening.remove(&digest);
+        order.opening.remove(&dir);
         self.opened.notify_all();
         let (stored, chunks) = opened?;
         let here: Vec<_> = chunks
@@ -323,11 +331,11 @@ impl BlobCache {
     }
 
     /// Notes a blob that no process has open any more.
-    fn closed(&self, digest: Digest, dir: &Path, bytes: u64) {
+    fn closed(&self, dir: &Path, bytes: u64) {
         let mut order = self.order.lock();
         order.chunks.retain(|(blob, _)| blob.strong_count() > 0);
         let mut open = order.open.iter();
-        if open.any(|open| open.digest == digest && open.stored.strong_count() > 0) {
+        if open.any(|open| open.dir == dir && open.stored.strong_count() > 0) {
             // It was opened again meanwhile, and counted.
             self.used_bytes.fetch_sub(bytes, Relaxed);
             return;
@@ -339,11 +347,30 @@ impl BlobCache {
 impl Order {
     fn opened(&mut self, blob: &Arc<CachedBlob>) {
         self.open.push(OpenBlob {
-            digest: blob.digest(),
+            dir: blob.dir().to_owned(),
             blob: Arc::downgrade(blob),
             stored: blob.stored(),
         });
     }
+}
+
+/// Returns the name of the directory of a blob. What one registry sent is not served to images of another: it may be
+/// wrong, which is found out only when all of it is there.
+fn name_of(digest: Digest, registry: &str) -> String {
+    let blob = digest.to_string().replace(':', "-");
+    let registry = oci::digest_of(registry.as_bytes()).hex();
+    format!("{blob}-{}", &registry[..REGISTRY_DIGITS])
+}
+
+/// Returns whether a name is that of a blob's directory, of an earlier release too; others are left alone.
+fn is_ours(name: &OsStr) -> bool {
+    let parts = name.to_str().and_then(|name| name.strip_prefix("sha256-"));
+    let mut parts = parts.unwrap_or_default().split('-');
+    let mut is_hex = |digits: usize| {
+        let part = parts.next();
+        part.map(|part| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    is_hex(64) == Some(true) && is_hex(REGISTRY_DIGITS) != Some(false) && parts.next().is_none()
 }
 
 /// Returns how many bytes of a blob its directory has; `None` if it is none.

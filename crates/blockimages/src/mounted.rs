@@ -67,7 +67,10 @@ impl MountedImage {
     /// # Errors
     /// If the kernel refuses: without root, before Linux 6.12, without loop devices, or if there is no EROFS and no
     /// ext4 in the file.
-    pub fn mount(image: &Path, dir: &Path) -> Result<Self, ImageError> {
+    pub fn mount(image: &Path, at: &Path) -> Result<Self, ImageError> {
+        // What is unmounted later is this one, wherever links in the path lead by then.
+        let dir = at.canonicalize();
+        let dir = dir.map_err(file("looking for the mount point", at))?;
         let opened = File::open(image).map_err(file("opening", image))?;
         let kind = FileSystemKind::of(&opened).map_err(file("reading", image))?;
         let (device, options) = match kind {
@@ -82,9 +85,9 @@ impl MountedImage {
         let source = device.as_ref().map_or(image, LoopDevice::path);
         // Containers, which have it below an overlay, have their own flags.
         let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(Some(source), dir, Some(kind.name()), flags, options)
-            .map_err(|error| file("mounting the file system of the image on", dir)(error.into()))?;
-        Ok(Self { dir: dir.into() })
+        mount(Some(source), &dir, Some(kind.name()), flags, options)
+            .map_err(|error| file("mounting the file system of the image on", at)(error.into()))?;
+        Ok(Self { dir })
     }
 
     /// Leaves it mounted.
@@ -96,7 +99,7 @@ impl MountedImage {
 impl Drop for MountedImage {
     fn drop(&mut self) {
         // Who has files open there keeps them until the export is gone.
-        if let Err(error) = umount2(&self.dir, MntFlags::MNT_DETACH) {
+        if let Err(error) = umount2(&self.dir, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
             log::warn!("cannot unmount {}: {error}", self.dir.display());
         }
     }

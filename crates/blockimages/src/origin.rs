@@ -19,6 +19,13 @@ pub struct Origin {
     pub places: Vec<Arc<dyn Place>>,
 }
 
+impl Origin {
+    /// Returns what the registry is called: the last server, for which mirrors before it speak.
+    pub(crate) fn registry(&self) -> &str {
+        self.servers.last().map_or("", String::as_str)
+    }
+}
+
 impl std::fmt::Debug for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Origin")

@@ -6,109 +6,23 @@
     reason = "tests"
 )]
 
+mod cache_lab;
+
 use std::fs;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Barrier};
 
 use blockimages::{
-    Background, BlobCache, CacheConfig, CachedBlob, CachedBlobs, Filler, ImageError, Origin,
-    PlanFetcher, open_image,
+    Background, BlobCache, CacheConfig, CachedBlobs, Filler, ImageError, PlanFetcher, open_image,
 };
 use blocks::{BlockDevice, Digest};
 use lsmt::ReadAt as _;
-use ranges::testing::MemoryPlace;
 use ranges::{Fault, FaultKind};
 
-const CHUNK: u64 = 4096;
-
-/// What an origin does with a request, by its number from 0 on.
-type Whim = Box<dyn Fn(usize, &mut Vec<u8>) -> Result<(), Fault> + Send + Sync>;
-
-type Asked = Arc<Mutex<Vec<Range<u64>>>>;
-
-/// Returns the origin of a blob in memory, which notes what it is asked for.
-fn memory(blob: Arc<Vec<u8>>, asked: Asked, whim: Whim) -> Origin {
-    let answer = move |range: Range<u64>| {
-        let number = {
-            let mut asked = asked.lock().unwrap();
-            asked.push(range.clone());
-            asked.len() - 1
-        };
-        let mut bytes = blob[range.start as usize..range.end as usize].to_vec();
-        whim(number, &mut bytes)?;
-        Ok(bytes)
-    };
-    Origin {
-        servers: vec!["memory".to_owned()],
-        places: vec![Arc::new(MemoryPlace {
-            answer: Arc::new(answer),
-            parallel: 1,
-        })],
-    }
-}
-
-struct Lab {
-    dir: tempfile::TempDir,
-    config: CacheConfig,
-    blob: Arc<Vec<u8>>,
-    asked: Asked,
-}
-
-impl Lab {
-    fn new(len: usize) -> Self {
-        let blob: Vec<u8> = (0..len).map(|i| (i / 251 + i % 249) as u8).collect();
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-            config: CacheConfig {
-                limit_bytes: 1 << 30,
-                chunk_bytes: CHUNK as u32,
-                read_deadline: Duration::from_secs(30),
-            },
-            blob: Arc::new(blob),
-            asked: Arc::default(),
-        }
-    }
-
-    fn digest(&self) -> Digest {
-        oci::digest_of(&self.blob)
-    }
-
-    fn cache(&self) -> Arc<BlobCache> {
-        BlobCache::open(&self.dir.path().join("cache"), self.config).unwrap()
-    }
-
-    fn open(&self, cache: &Arc<BlobCache>, whim: Whim) -> Arc<CachedBlob> {
-        let origin = memory(Arc::clone(&self.blob), Arc::clone(&self.asked), whim);
-        let size = self.blob.len() as u64;
-        cache.blob(self.digest(), size, origin).unwrap()
-    }
-
-    /// Returns what was asked since the last call, in order.
-    fn asked(&self) -> Vec<Range<u64>> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
-    }
-
-    fn check(&self, blob: &CachedBlob, range: Range<u64>) {
-        let mut read = vec![0xEE; (range.end - range.start) as usize];
-        blob.read_at(&mut read, range.start).unwrap();
-        let expected = &self.blob[range.start as usize..range.end as usize];
-        assert!(read == expected, "{range:?} differs");
-    }
-
-    fn data(&self) -> std::path::PathBuf {
-        let digest = self.digest().to_string().replace(':', "-");
-        self.dir.path().join("cache").join(digest).join("data")
-    }
-}
-
-fn honest() -> Whim {
-    Box::new(|_, _| Ok(()))
-}
+use cache_lab::{CHUNK, Lab, Whim, honest, memory};
 
 #[test]
 fn chunks_are_fetched_once_joined_and_kept() {
@@ -275,7 +189,8 @@ fn a_cache_keeps_to_its_limit_while_it_is_read_by_many() {
         counts.cached_bytes <= 16 * CHUNK && counts.evicted > 0,
         "{counts:?}"
     );
-    let blocks = fs::metadata(lab.data()).unwrap().blocks() * 512;
+    let data = lab.data();
+    let blocks = fs::metadata(&data).unwrap().blocks() * 512;
     assert!(blocks <= 16 * CHUNK, "{blocks} bytes are on the disk");
     // A blob that nobody has open makes room for one that somebody has.
     drop(blob);
@@ -285,7 +200,7 @@ fn a_cache_keeps_to_its_limit_while_it_is_read_by_many() {
     let blob = other.open(&cache, honest());
     other.check(&blob, 0..16 * 4096);
     assert!(cache.counts().cached_bytes <= 16 * CHUNK);
-    assert!(!lab.data().exists());
+    assert!(!data.exists());
 }
 
 #[test]

@@ -7,26 +7,22 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail, ensure};
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use anyhow::{Context as _, ensure};
+use nix::fcntl::ResolveFlag;
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::geteuid;
+use rawio::trusted::{self, open_at};
 
 use crate::mount_table::{clear_if_dead, mounts_below};
 use crate::names::{is_number, random_name};
 
-/// The bit that keeps names in a directory for their owners.
-const STICKY: u32 = 0o1000;
 /// Who else may write to a directory.
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITE: u32 = 0o020;
-/// The group of root, where it has one to itself.
-const ROOT_GROUP: u32 = 0;
 
 /// A directory of this process, or one of a dead process that it took over. Dropping this does not remove it.
 #[derive(Debug)]
@@ -151,44 +147,9 @@ fn is_named(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(is_number)
 }
 
-/// Opens the directory that others are made in. Every directory on the way to it must be such that no
-/// other user exchanges what is in it: paths are used again, by us, the kernel, and our children.
+/// Opens the directory that others are made in, which no other user may replace.
 fn open_parent(parent: &Path) -> anyhow::Result<(PathBuf, OwnedFd)> {
-    let opening = || format!("opening {}", parent.display());
-    let path = parent.canonicalize().with_context(opening)?;
-    let root = open_at(AT_FDCWD, Path::new("/"), ResolveFlag::empty()).with_context(opening)?;
-    let mut dir = check_way(root, Path::new("/"))?;
-    let mut so_far = PathBuf::from("/");
-    for name in path.components().skip(1) {
-        so_far.push(name);
-        let inside = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
-        let next = open_at(&dir, Path::new(name.as_os_str()), inside).with_context(opening)?;
-        dir = check_way(next, &so_far)?;
-    }
-    Ok((path, dir))
-}
-
-fn check_way(dir: OwnedFd, path: &Path) -> anyhow::Result<OwnedFd> {
-    let dir = File::from(dir);
-    let of = dir.metadata();
-    let of = of.with_context(|| format!("looking at {}", path.display()))?;
-    let is_trusted = of.uid() == 0 || of.uid() == geteuid().as_raw();
-    let by_group = of.mode() & GROUP_WRITE != 0 && of.gid() != ROOT_GROUP;
-    let by_others = of.mode() & OTHERS_WRITE != 0 || by_group;
-    let shown = path.display();
-    if !is_trusted {
-        bail!(
-            "{shown} belongs to user {}, who may put something else in its place: choose another \
-             directory",
-            of.uid()
-        );
-    }
-    ensure!(
-        !by_others || of.mode() & STICKY != 0,
-        "others may rename what is in {shown}: choose another directory, or set the sticky bit \
-         (chmod +t {shown})"
-    );
-    Ok(dir.into())
+    trusted::open_dir(parent).with_context(|| format!("opening {}", parent.display()))
 }
 
 /// Opens a directory by its name in another; `None` if it is not there any more.
@@ -210,18 +171,6 @@ fn is_there(parent: &OwnedFd, name: &str, dir: &File) -> bool {
     let of = |file: &File| file.metadata().map(|of| (of.dev(), of.ino())).ok();
     let named = open_own(parent, name).ok().flatten();
     named.is_some_and(|named| of(&named).is_some() && of(&named) == of(dir))
-}
-
-fn open_at(dir: impl AsFd, name: &Path, resolve: ResolveFlag) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let how = OpenHow::new().flags(flags).resolve(resolve);
-    loop {
-        match openat2(&dir, name, how) {
-            // A rename elsewhere made the kernel unsure: it asks for another try.
-            Err(Errno::EINTR | Errno::EAGAIN) => {}
-            other => return Ok(other?),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -51,4 +51,5 @@ pub mod resident;
 pub mod sorted;
 pub mod stat;
 pub mod terminal;
+pub mod trusted;
 pub mod xattr;

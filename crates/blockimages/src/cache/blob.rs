@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -44,6 +45,10 @@ impl CachedBlob {
 
     pub(super) fn cache(&self) -> &Arc<BlobCache> {
         self.stored.cache()
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.stored.dir()
     }
 
     pub(super) fn stored(&self) -> Weak<StoredBlob> {

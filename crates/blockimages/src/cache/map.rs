@@ -1,17 +1,19 @@
 //! Which chunks of a blob a cache has: the file `map` (docs/block-cache-format.md).
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use crc32c::crc32c;
+use rawio::private;
 
 const MAGIC: [u8; 8] = *b"YOLOBC\0\x01";
 const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = 16;
 
 /// Whether a chunk is cached, and the checksum of its content.
-pub(super) type Chunks = Vec<Option<u32>>;
+pub(super) type Chunks = BTreeMap<u32, u32>;
 
 /// An open map, to which records are appended.
 #[derive(Debug)]
@@ -59,15 +61,13 @@ impl Map {
         path: &Path,
         chunk_bytes: u32,
         blob_bytes: u64,
-        count: usize,
+        count: u32,
     ) -> io::Result<(Self, Chunks)> {
-        let mut options = File::options();
-        let opened = options.read(true).write(true).create(true).truncate(false);
-        let mut file = opened.open(path)?;
+        let mut file = private::open_or_create(path)?;
         let header = header(chunk_bytes, blob_bytes);
         let mut found = [0; HEADER_BYTES];
         let known = file.read_exact(&mut found).is_ok() && found == header;
-        let mut chunks = vec![None; count];
+        let mut chunks = Chunks::new();
         let mut records = 0;
         if known {
             let mut reader = io::BufReader::new(&mut file);
@@ -77,13 +77,14 @@ impl Map {
                     break;
                 };
                 records += 1;
-                if let Some(place) = chunks.get_mut(chunk as usize) {
-                    *place = crc;
+                match crc {
+                    Some(crc) if chunk < count => _ = chunks.insert(chunk, crc),
+                    _ => _ = chunks.remove(&chunk),
                 }
             }
         }
         let valid = (HEADER_BYTES + records * RECORD_BYTES) as u64;
-        if !known || records > 2 * count || file.metadata()?.len() != valid {
+        if !known || records > 2 * count as usize || file.metadata()?.len() != valid {
             rewrite(&mut file, &header, &chunks)?;
         }
         file.seek(SeekFrom::End(0))?;
@@ -103,10 +104,8 @@ fn rewrite(file: &mut File, header: &[u8], chunks: &Chunks) -> io::Result<()> {
     file.set_len(0)?;
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = header.to_vec();
-    for (chunk, crc) in (0..).zip(chunks) {
-        if crc.is_some() {
-            bytes.extend(record(chunk, *crc));
-        }
+    for (chunk, crc) in chunks {
+        bytes.extend(record(*chunk, Some(*crc)));
     }
     file.write_all(&bytes)
 }
@@ -121,30 +120,29 @@ mod tests {
         let path = dir.path().join("map");
         let open = || Map::open(&path, 4096, 40_000, 10).unwrap();
         let (map, chunks) = open();
-        assert_eq!(chunks, vec![None; 10]);
+        assert_eq!(chunks, Chunks::new());
         map.note(3, Some(33)).unwrap();
         map.note(9, Some(99)).unwrap();
         map.note(3, None).unwrap();
         map.note(0, Some(0)).unwrap();
         let (_, chunks) = open();
-        let mut expected = vec![None; 10];
-        (expected[0], expected[9]) = (Some(0), Some(99));
+        let mut expected = Chunks::from([(0, 0), (9, 99)]);
         assert_eq!(chunks, expected);
         // Half a record, then a chunk that the blob has not, then damage.
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-        expected[0] = None;
+        expected.remove(&0);
         assert_eq!(open().1, expected);
         open().0.note(10, Some(1)).unwrap();
         assert_eq!(open().1, expected);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[HEADER_BYTES + 1] ^= 1;
         std::fs::write(&path, bytes).unwrap();
-        assert_eq!(open().1, vec![None; 10]);
+        assert_eq!(open().1, Chunks::new());
         // Another blob of the same name.
         open().0.note(1, Some(1)).unwrap();
         let (_, other) = Map::open(&path, 4096, 40_001, 10).unwrap();
-        assert_eq!(other, vec![None; 10]);
+        assert_eq!(other, Chunks::new());
         // It does not grow for ever.
         for _ in 0..50 {
             open().0.note(1, Some(1)).unwrap();

@@ -1,12 +1,12 @@
 //! The files of one blob of the cache: which chunks are there, and their checksums.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use blocks::Digest;
@@ -14,8 +14,10 @@ use crc32c::crc32c;
 use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
 use ranges::{Layout, Receiver, Server};
+use rawio::private;
 
 use super::map::Map;
+use super::table::{Slot, Table};
 use super::{BlobCache, CacheConfig, Meter};
 use crate::ImageError;
 use crate::error::file;
@@ -37,10 +39,7 @@ pub(super) struct StoredBlob {
     size: u64,
     data: File,
     map: Map,
-    states: Vec<AtomicU32>,
-    crcs: Vec<AtomicU32>,
-    /// Which server brought each chunk.
-    servers: Vec<AtomicU8>,
+    table: Table,
     /// Chunks that are being stored or removed.
     changing: Mutex<HashSet<u32>>,
     me: Weak<Self>,
@@ -63,7 +62,7 @@ impl StoredBlob {
         digest: Digest,
         size: u64,
     ) -> Result<(Arc<Self>, impl Iterator<Item = u32> + use<>), ImageError> {
-        fs::create_dir_all(dir).map_err(file("making the cache of a blob", dir))?;
+        private::keep(dir).map_err(file("making the cache of a blob", dir))?;
         let chunk_bytes = cache.config.chunk_bytes;
         let chunks = size.div_ceil(u64::from(chunk_bytes));
         let count = u32::try_from(chunks).map_err(|_| ImageError::Origin {
@@ -71,15 +70,12 @@ impl StoredBlob {
             source: io::ErrorKind::FileTooLarge.into(),
         })?;
         let path = dir.join("data");
-        let mut options = File::options();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        let data = options.open(&path).map_err(file("opening", &path))?;
+        let data = private::open_or_create(&path).map_err(file("opening", &path))?;
         data.set_len(size)
             .map_err(file("setting the size of", &path))?;
         let path = dir.join("map");
-        let opened = Map::open(&path, chunk_bytes, size, count as usize);
+        let opened = Map::open(&path, chunk_bytes, size, count);
         let (map, chunks) = opened.map_err(file("opening", &path))?;
-        let state = |crc: &Option<u32>| AtomicU32::new(if crc.is_some() { PRESENT } else { 0 });
         let blob = Arc::new_cyclic(|me| Self {
             cache: Arc::clone(cache),
             dir: dir.into(),
@@ -87,19 +83,15 @@ impl StoredBlob {
             size,
             data,
             map,
-            states: chunks.iter().map(state).collect(),
-            crcs: chunks
-                .iter()
-                .map(|crc| AtomicU32::new(crc.unwrap_or(0)))
-                .collect(),
-            servers: chunks.iter().map(|_| AtomicU8::new(0)).collect(),
+            table: Table::new(count, &chunks, PRESENT),
             changing: Mutex::default(),
             me: Weak::clone(me),
         });
-        let here = (0..)
-            .zip(chunks)
-            .filter_map(|(chunk, crc)| crc.map(|_| chunk));
-        Ok((blob, here))
+        Ok((blob, chunks.into_keys()))
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub(super) const fn digest(&self) -> Digest {
@@ -126,10 +118,7 @@ impl StoredBlob {
     }
 
     pub(super) const fn chunks(&self) -> u32 {
-        // As many as fit, which was checked when it was opened.
-        #[expect(clippy::cast_possible_truncation, reason = "the argument above")]
-        let count = self.states.len() as u32;
-        count
+        self.table.count()
     }
 
     /// Returns the bytes of the blob that a chunk has.
@@ -146,7 +135,7 @@ impl StoredBlob {
 
     /// Removes a chunk because a checksum of the blob shows that it is wrong, and returns which server brought it.
     pub(super) fn distrust(&self, chunk: u32) -> Option<Server> {
-        let server = self.servers[chunk as usize].load(Ordering::Relaxed);
+        let server = self.table.get(chunk)?.server.load(Ordering::Relaxed);
         let mut change = self.change(chunk)?;
         self.remove(&mut change).then(|| {
             self.meter().refetched.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +151,9 @@ impl StoredBlob {
 
     /// Evicts a chunk unless it was used since this was last tried.
     pub(super) fn evict(&self, chunk: u32) -> Evicted {
-        let state = &self.states[chunk as usize];
+        let Some(Slot { state, .. }) = self.table.get(chunk) else {
+            return Evicted::WasNotThere;
+        };
         let before = state.fetch_and(!USED, Ordering::AcqRel);
         match before {
             _ if before & PRESENT == 0 => Evicted::WasNotThere,
@@ -180,7 +171,9 @@ impl StoredBlob {
     /// Removes a chunk; returns whether it was there. First it is said to be gone, then it goes: who
     /// reads it meanwhile looks again afterwards.
     fn remove(&self, change: &mut Change<'_>) -> bool {
-        let state = &self.states[change.chunk as usize];
+        let Some(Slot { state, .. }) = self.table.get(change.chunk) else {
+            return false;
+        };
         let before = state.load(Ordering::Acquire);
         if before & PRESENT == 0 {
             return false;
@@ -208,12 +201,15 @@ impl StoredBlob {
 
     /// Reads a part of a chunk that is there; returns `false` if it is not (any more).
     pub(super) fn read(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> bool {
-        let state = &self.states[chunk as usize];
+        let Some(slot) = self.table.get(chunk) else {
+            return false;
+        };
+        let state = &slot.state;
         let before = state.load(Ordering::Acquire);
         if before & PRESENT == 0 {
             return false;
         }
-        if before & CHECKED == 0 && !self.check(chunk, before) {
+        if before & CHECKED == 0 && !self.check(chunk, slot, before) {
             return false;
         }
         let read = self.data.read_exact_at(buffer, offset);
@@ -233,13 +229,13 @@ impl StoredBlob {
     }
 
     /// Compares a chunk with its checksum; one that differs is removed.
-    fn check(&self, chunk: u32, before: u32) -> bool {
+    fn check(&self, chunk: u32, slot: &Slot, before: u32) -> bool {
         let content = self.stored(chunk);
-        let expected = self.crcs[chunk as usize].load(Ordering::Acquire);
+        let expected = slot.crc.load(Ordering::Acquire);
         if content.is_ok_and(|content| crc32c(&content) == expected) {
-            let state = &self.states[chunk as usize];
             // It may have gone meanwhile: then it is not marked.
             let marked = before | CHECKED;
+            let state = &slot.state;
             let _ = state.compare_exchange(before, marked, Ordering::AcqRel, Ordering::Relaxed);
             return true;
         }
@@ -282,16 +278,24 @@ impl StoredBlob {
             self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.crcs[chunk as usize].store(crc, Ordering::Release);
+        let slot = self.table.make(chunk);
+        slot.crc.store(crc, Ordering::Release);
         let server = u8::try_from(from.0).unwrap_or(u8::MAX);
-        self.servers[chunk as usize].store(server, Ordering::Relaxed);
-        self.states[chunk as usize].fetch_or(PRESENT | CHECKED | USED, Ordering::AcqRel);
+        slot.server.store(server, Ordering::Relaxed);
+        slot.state
+            .fetch_or(PRESENT | CHECKED | USED, Ordering::AcqRel);
         self.cache.stored(Weak::clone(&self.me), chunk);
+    }
+
+    /// Returns how many chunks are there.
+    fn present(&self) -> u64 {
+        let is_there = |slot: &&Slot| slot.state.load(Ordering::Acquire) & PRESENT != 0;
+        self.table.made().filter(is_there).count() as u64
     }
 
     /// Compares the whole blob with its digest, if it is complete; `None` if it is not.
     pub(super) fn is_right(&self) -> io::Result<Option<bool>> {
-        if !(0..self.chunks()).all(|chunk| self.has(chunk)) {
+        if self.present() != u64::from(self.chunks()) {
             return Ok(None);
         }
         let reader = File::open(self.dir.join("data"))?;
@@ -302,7 +306,8 @@ impl StoredBlob {
 
 impl Receiver for StoredBlob {
     fn has(&self, chunk: u32) -> bool {
-        self.states[chunk as usize].load(Ordering::Acquire) & PRESENT != 0
+        let slot = self.table.get(chunk);
+        slot.is_some_and(|slot| slot.state.load(Ordering::Acquire) & PRESENT != 0)
     }
 
     fn publish(&self, chunk: u32, content: &[u8], from: Server) {
@@ -320,9 +325,8 @@ impl Receiver for StoredBlob {
 
 impl Drop for StoredBlob {
     fn drop(&mut self) {
-        let here = (0..self.chunks()).filter(|chunk| self.has(*chunk)).count() as u64;
-        let bytes = here * u64::from(self.config().chunk_bytes);
-        self.cache.closed(self.digest, &self.dir, bytes);
+        let bytes = self.present() * u64::from(self.config().chunk_bytes);
+        self.cache.closed(&self.dir, bytes);
     }
 }
 

@@ -18,6 +18,10 @@ const COPY_BYTES: u64 = 256 << 10;
 /// What is zeros is left out in pieces of this: a block of the file systems on top.
 const ZEROS_BYTES: usize = 4096;
 const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+/// What is read of a qcow2's header: up to the features that a reader has to know, which version 3 has.
+const QCOW2_HEADER_BYTES: usize = 80;
+/// The data is in another file, which the header names.
+const QCOW2_EXTERNAL_DATA: u64 = 4;
 
 /// A disk that was converted.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -88,13 +92,14 @@ struct Raw {
 
 impl Raw {
     fn of(disk: &Path, scratch: &Path) -> Result<Self, ConvertError> {
-        let mut magic = [0; 4];
+        let mut header = [0; QCOW2_HEADER_BYTES];
         let mut opened = File::open(disk).map_err(file("opening", disk))?;
         // One that is shorter is no qcow2.
-        if opened.read_exact(&mut magic).is_err() || magic != QCOW2_MAGIC {
+        if opened.read_exact(&mut header).is_err() || !header.starts_with(&QCOW2_MAGIC) {
             let path = disk.to_owned();
             return Ok(Self { path, made: false });
         }
+        refuse_other_files(&header)?;
         let raw = Self {
             path: scratch.to_owned(),
             made: true,
@@ -111,6 +116,23 @@ impl Raw {
                 rule: "qemu-img cannot read this qcow2",
             }),
         }
+    }
+}
+
+/// Refuses a qcow2 that names other files: whoever wrote it, perhaps a guest to its raw disk, chose which files of this
+/// machine would be in the image.
+#[expect(clippy::big_endian_bytes, reason = "qcow2's")]
+fn refuse_other_files(header: &[u8; QCOW2_HEADER_BYTES]) -> Result<(), ConvertError> {
+    let word = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| header[at + i]));
+    let has_backing_file = word(8) != 0;
+    let version = word(0) & u64::from(u32::MAX);
+    let has_data_file = version >= 3 && word(72) & QCOW2_EXTERNAL_DATA != 0;
+    match has_backing_file || has_data_file {
+        false => Ok(()),
+        true => Err(ConvertError::Rule {
+            rule: "this qcow2 is based on another file: if that is intended, make one of both \
+                   (qemu-img convert -O qcow2)",
+        }),
     }
 }
 
@@ -179,4 +201,33 @@ fn append_data(
         start += to;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qcow2_that_names_other_files_is_refused() {
+        let header = |version: u8, backing: u8, features: u8| {
+            let mut header = [0; QCOW2_HEADER_BYTES];
+            header[..4].copy_from_slice(&QCOW2_MAGIC);
+            (header[7], header[15], header[79]) = (version, backing, features);
+            header
+        };
+        for (version, backing, features, is_refused) in [
+            (2, 0, 0, false),
+            (3, 0, 0, false),
+            // Dirty, and compressed by zstd.
+            (3, 0, 9, false),
+            // Version 2 has no features there.
+            (2, 0, 4, false),
+            (2, 1, 0, true),
+            (3, 1, 0, true),
+            (3, 0, 4, true),
+        ] {
+            let refused = refuse_other_files(&header(version, backing, features)).is_err();
+            assert_eq!(refused, is_refused, "{version} {backing} {features}");
+        }
+    }
 }

@@ -1,0 +1,133 @@
+//! Directories that no other user can replace.
+//!
+//! A path is used again and again, by a process, its children and the kernel. So it leads to the same files only if
+//! every directory on the way belongs to root or to this user, and nobody else may rename what is in it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::unistd::geteuid;
+
+/// The bit that keeps names in a directory for their owners.
+const STICKY: u32 = 0o1000;
+/// Who else may write to a directory.
+const OTHERS_WRITE: u32 = 0o002;
+const GROUP_WRITE: u32 = 0o020;
+/// The group of root, where it has one to itself.
+const ROOT_GROUP: u32 = 0;
+
+/// Opens a directory that no other user can replace, and returns it with its path without links. Others may make
+/// files in it if it has the sticky bit.
+///
+/// # Errors
+/// If it cannot be opened, or another user could replace it, or what is in it.
+pub fn open_dir(dir: &Path) -> io::Result<(PathBuf, OwnedFd)> {
+    let path = dir.canonicalize()?;
+    let root = open_at(AT_FDCWD, Path::new("/"), ResolveFlag::empty())?;
+    let mut opened = check(root, Path::new("/"))?;
+    let mut so_far = PathBuf::from("/");
+    for name in path.components().skip(1) {
+        so_far.push(name);
+        let inside = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+        let next = open_at(&opened, Path::new(name.as_os_str()), inside)?;
+        opened = check(next, &so_far)?;
+    }
+    Ok((path, opened))
+}
+
+/// Opens a directory as [`open_dir`] does in which nobody else may make files, either.
+///
+/// # Errors
+/// As [`open_dir`], and if others may write to it.
+pub fn open_own_dir(dir: &Path) -> io::Result<(PathBuf, OwnedFd)> {
+    let (path, opened) = open_dir(dir)?;
+    let opened = File::from(opened);
+    if is_written_by_others(&opened.metadata()?) {
+        let shown = path.display();
+        let why = format!("other users may make files in {shown}: choose a directory below it");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok((path, opened.into()))
+}
+
+fn check(dir: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    let dir = File::from(dir);
+    let of = dir.metadata()?;
+    let is_trusted = of.uid() == 0 || of.uid() == geteuid().as_raw();
+    let shown = path.display();
+    let why = if !is_trusted {
+        format!(
+            "{shown} belongs to user {}, who may put something else in its place: choose another \
+             directory",
+            of.uid()
+        )
+    } else if is_written_by_others(&of) && of.mode() & STICKY == 0 {
+        format!(
+            "others may rename what is in {shown}: choose another directory, or set the sticky bit \
+             (chmod +t {shown})"
+        )
+    } else {
+        return Ok(dir.into());
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+fn is_written_by_others(of: &std::fs::Metadata) -> bool {
+    let by_group = of.mode() & GROUP_WRITE != 0 && of.gid() != ROOT_GROUP;
+    of.mode() & OTHERS_WRITE != 0 || by_group
+}
+
+/// Opens a directory by its name in another, and follows no link to it.
+///
+/// # Errors
+/// If there is none, or `resolve` forbids the way to it.
+pub fn open_at(dir: impl AsFd, name: &Path, resolve: ResolveFlag) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let how = OpenHow::new().flags(flags).resolve(resolve);
+    loop {
+        match openat2(&dir, name, how) {
+            // A rename elsewhere made the kernel unsure: it asks for another try.
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    #[test]
+    fn only_what_others_cannot_replace_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, link) = (dir.path().join("own"), dir.path().join("link"));
+        fs::create_dir(&own).unwrap();
+        symlink(&own, &link).unwrap();
+        let chmod = |path: &Path, mode| {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        };
+        for (above, mode, opens, is_own) in [
+            (0o755, 0o755, true, true),
+            (0o1777, 0o700, true, true),
+            (0o755, 0o1777, true, false),
+            (0o755, 0o777, false, false),
+            (0o777, 0o700, false, false),
+        ] {
+            chmod(dir.path(), above);
+            chmod(&own, mode);
+            assert_eq!(open_dir(&own).is_ok(), opens, "{above:o} {mode:o}");
+            assert_eq!(open_own_dir(&own).is_ok(), is_own, "{above:o} {mode:o}");
+        }
+        chmod(dir.path(), 0o755);
+        chmod(&own, 0o700);
+        assert_eq!(open_own_dir(&link).unwrap().0, own.canonicalize().unwrap());
+        open_own_dir(&dir.path().join("nothing")).unwrap_err();
+    }
+}
