@@ -28,6 +28,8 @@ pub struct Counts {
     pub promotions: u64,
     /// Pieces that were requested from a second peer because the first was late.
     pub hedges: u64,
+    /// Pieces that were requested once more because somebody waits for them, and they were far behind in a long request.
+    pub overtakes: u64,
     /// Pieces that were requested again after a failure.
     pub retries: u64,
     /// Pieces of streams that were requested ahead of their turn, or were not needed any more.

@@ -29,6 +29,8 @@ enum Alarm<K> {
     Ticket(Ticket),
     /// A flight is late, or may be tried again.
     Flight(K),
+    /// What was not answered of a request may be lost.
+    Request(RequestId),
     /// A peer may have stalled.
     Peer(Peer),
     /// A server may be believed again.
@@ -153,6 +155,7 @@ impl<K: Key> Engine<K> {
         match alarm {
             Alarm::Ticket(ticket) => self.deadline(now, ticket),
             Alarm::Flight(key) => self.flight_late(now, key),
+            Alarm::Request(id) => self.request_late(now, id),
             Alarm::Peer(peer) => self.peer_silent(now, peer),
             Alarm::Server(server) => self.believe(now, server),
         }
@@ -242,6 +245,7 @@ impl<K: Key> Engine<K> {
     /// Takes a request out of the tables, with what was not answered of it.
     fn drop_request(&mut self, now: Duration, id: RequestId) -> Option<Request<K>> {
         let request = self.requests.remove(&id)?;
+        self.timers.clear(Alarm::Request(id));
         let peer = &mut self.peers[request.peer.index()];
         peer.requests.remove(&id);
         for piece in &request.pieces {

@@ -24,6 +24,8 @@ pub(crate) struct Flight {
     pub(crate) failures: u8,
     /// The peer that failed last: others are tried first.
     pub(crate) failed_on: Option<Peer>,
+    /// Whether it is to be requested although a long request will bring it.
+    pub(crate) overtakes: bool,
     /// Servers that do not have it.
     pub(crate) refused: Vec<Server>,
     /// How the last attempt failed.
@@ -42,6 +44,7 @@ impl Flight {
             queued: None,
             failures: 0,
             failed_on: None,
+            overtakes: false,
             refused: Vec::new(),
             why: None,
         }

@@ -53,8 +53,8 @@ pub(crate) struct PeerState {
     /// When something last came from it, or when it began to owe something.
     pub(crate) heard: Duration,
     pub(crate) requests: BTreeSet<RequestId>,
-    demand_bytes: u64,
-    background_bytes: u64,
+    /// Bytes that are on their way, of each priority.
+    open_bytes: [u64; 3],
 }
 
 impl PeerState {
@@ -77,8 +77,7 @@ impl PeerState {
             link: Link::new(config.initial_rtt),
             heard: Duration::ZERO,
             requests: BTreeSet::new(),
-            demand_bytes: 0,
-            background_bytes: 0,
+            open_bytes: [0; 3],
         }
     }
 
@@ -106,18 +105,24 @@ impl PeerState {
 
     /// The bytes that are on their way.
     pub(crate) const fn in_flight(&self) -> u64 {
-        self.demand_bytes + self.background_bytes
+        let [fill, plan, demand] = self.open_bytes;
+        fill + plan + demand
     }
 
     /// How many bytes may be requested now at a priority, of `queued` that wait. Nothing unless it
     /// is all of it or half of the window, which is what the line holds: what waits goes in few requests.
     pub(crate) fn room(&self, priority: Priority, queued: u64, config: &Config) -> u64 {
-        // Whoever waits is not held back by what nobody waits for.
-        let used = match priority {
-            Priority::Demand => self.demand_bytes,
-            Priority::Plan | Priority::Fill => self.in_flight(),
-        };
         let window = self.window(config);
+        // Whoever waits is not held back by what is wanted less.
+        let used = self.open_bytes[priority as usize..].iter().sum();
+        if priority == Priority::Fill && self.lane == Lane::Background {
+            // Those who wait have a connection of their own: this one may be busy with a long request, beside what
+            // keeps the line full until the next one is answered.
+            let long = self
+                .bytes_in(config.fill_request, config)
+                .min(config.window_cap_bytes);
+            return if used <= window { long.max(window) } else { 0 };
+        }
         let room = window.saturating_sub(used);
         if used == 0 || queued <= room || room >= window / 2 {
             room
@@ -131,10 +136,16 @@ impl PeerState {
         self.link.rtt() + transfer(self.in_flight() + bytes, self.rate(config))
     }
 
-    /// The duration of a demand request for a piece, at `rate` bytes per second.
-    pub(crate) fn demand_trip(&self, bytes: u32, rate: u64) -> Duration {
-        let ahead = self.demand_bytes + u64::from(bytes);
+    /// The duration of a demand request for so many bytes, at `rate` bytes per second.
+    pub(crate) fn demand_trip(&self, bytes: u64, rate: u64) -> Duration {
+        let ahead = self.open_bytes[Priority::Demand as usize] + bytes;
         self.link.rtt() + transfer(ahead, rate)
+    }
+
+    /// The bytes that the line brings in a time.
+    fn bytes_in(&self, time: Duration, config: &Config) -> u64 {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.rate(config).saturating_mul(millis) / 1000
     }
 
     /// Whether it has sent nothing for so long that more is wrong than a piece of so many bytes on its way.
@@ -162,18 +173,11 @@ impl PeerState {
     }
 
     pub(crate) const fn requested(&mut self, priority: Priority, bytes: u64) {
-        *self.bytes_of(priority) += bytes;
+        self.open_bytes[priority as usize] += bytes;
     }
 
     pub(crate) const fn settled(&mut self, priority: Priority, bytes: u64) {
-        let open = self.bytes_of(priority);
+        let open = &mut self.open_bytes[priority as usize];
         *open = open.saturating_sub(bytes);
-    }
-
-    const fn bytes_of(&mut self, priority: Priority) -> &mut u64 {
-        match priority {
-            Priority::Demand => &mut self.demand_bytes,
-            Priority::Plan | Priority::Fill => &mut self.background_bytes,
-        }
     }
 }

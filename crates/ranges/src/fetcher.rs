@@ -24,9 +24,9 @@ use crate::servers::ServerState;
 /// Threads that read responses and store what came.
 const THREADS: usize = 2;
 
-/// The bounds of the engine. They differ from the block service's: registries have object stores behind them, which may
-/// take some 100 ms to answer, and there is no other source to read from at once.
-const CONFIG: Config = Config {
+/// The bounds of a fetcher's engine. They differ from the block service's: registries have object stores behind them,
+/// which may take some 100 ms to answer, and there is no other source to read from at once.
+pub const CONFIG: Config = Config {
     flights: 1 << 18,
     tickets: 1 << 14,
     waiting: 1 << 18,
@@ -37,6 +37,7 @@ const CONFIG: Config = Config {
     window_cap_bytes: 8 << 20,
     // 1 MiB of pieces of 4 KiB.
     batch: 256,
+    fill_request: Duration::from_millis(300),
     initial_rtt: Duration::from_millis(100),
     hedge_floor: Duration::from_millis(200),
     stall_floor: Duration::from_secs(10),
@@ -259,7 +260,7 @@ impl Blob {
         if let Some(server) = state.servers.get(usize::from(server.0)) {
             let peer = server.peers[0];
             state.engine.on_wrong(now, peer);
-            inner.act(&mut state, now, None);
+            inner.act(&mut state, now, &[]);
         }
     }
 }

@@ -25,7 +25,7 @@ mod servers;
 pub mod testing;
 
 pub use fetch::{Counts, Priority, Server};
-pub use fetcher::{Blob, Feed, Fetcher};
+pub use fetcher::{Blob, CONFIG, Feed, Fetcher};
 pub use jobs::Span;
 pub use place::{Fault, FaultKind, Layout, Place, Reading, Receiver};
 pub use registry::RegistryPlace;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Engine;
+use super::{Alarm, Engine};
 use crate::exchange::{Arrival, Outcome, Peer, RequestId, StreamId, Via};
 use crate::want::{Key, Verdict};
 
@@ -83,6 +83,7 @@ impl<K: Key> Engine<K> {
         if request.pieces.is_empty() {
             self.requests.remove(&id);
             state.requests.remove(&id);
+            self.timers.clear(Alarm::Request(id));
         }
         if let Some(flight) = self.flights.get_mut(&key) {
             flight.legs.retain(|leg| *leg != id);

@@ -102,6 +102,10 @@ impl<K: Key> Engine<K> {
             if let Some((peer, pieces)) = self.batch(priority) {
                 return Some(self.request(now, peer, priority, pieces));
             }
+            // What is wanted less would be ahead of it.
+            if self.queues.bytes(priority) > 0 && priority == Priority::Plan {
+                return None;
+            }
         }
         None
     }
@@ -240,12 +244,16 @@ impl<K: Key> Engine<K> {
             silent: true,
             pieces: pieces.clone(),
         };
+        self.timers.set(Alarm::Request(id), request.lost);
         self.requests.insert(id, request);
         for piece in &pieces {
             self.dequeue(piece.key);
             if let Some(flight) = self.flights.get_mut(&piece.key) {
-                if !flight.legs.is_empty() {
-                    self.counts.hedges += 1;
+                let overtakes = std::mem::take(&mut flight.overtakes);
+                match flight.legs.is_empty() {
+                    true => {}
+                    false if overtakes => self.counts.overtakes += 1,
+                    false => self.counts.hedges += 1,
                 }
                 flight.legs.push(id);
             }
@@ -276,12 +284,15 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Sets the alarm of a requested flight: when it is late if a caller waits for it, and
-    /// when it is lost.
+    /// Sets the alarm of a requested flight that a caller waits for: when it is late, and when it is lost. For all
+    /// others there is the alarm of the request.
     pub(super) fn watch_flight(&mut self, now: Duration, key: K) {
         let Some(flight) = self.flights.get(&key) else {
             return;
         };
+        if flight.priority != Priority::Demand {
+            return;
+        }
         let requests = || flight.legs.iter().filter_map(|leg| self.requests.get(leg));
         let Some(lost) = requests().map(|request| request.lost).min() else {
             return;
@@ -293,7 +304,7 @@ impl<K: Key> Engine<K> {
             now + self.config.stall_floor
         };
         let late = requests().map(|request| request.late).max().unwrap_or(lost);
-        let hedges = flight.priority == Priority::Demand && flight.legs.len() == 1 && late > now;
+        let hedges = flight.legs.len() == 1 && late > now;
         let at = if hedges { late.min(lost) } else { lost };
         self.timers.set(Alarm::Flight(key), at);
     }

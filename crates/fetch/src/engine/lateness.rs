@@ -46,6 +46,21 @@ impl<K: Key> Engine<K> {
         self.watch_flight(now, key);
     }
 
+    /// The alarm of a request rang: what it did not bring is lost, unless it waits behind others.
+    pub(super) fn request_late(&mut self, now: Duration, id: RequestId) {
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let keys: Vec<K> = request.pieces.iter().map(|piece| piece.key).collect();
+        for key in keys {
+            self.flight_late(now, key);
+        }
+        if self.requests.contains_key(&id) {
+            self.timers
+                .set(Alarm::Request(id), now + self.config.stall_floor);
+        }
+    }
+
     /// Lets a flight wait longer for a stream that is slower than expected, but continues and still brings the piece
     /// before a request of its own would: what is requested now would come twice.
     fn waits_on(&mut self, now: Duration, key: K) -> bool {

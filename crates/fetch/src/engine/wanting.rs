@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Alarm, Engine};
-use crate::exchange::{Action, Peer, StreamId};
+use crate::exchange::{Action, Peer, RequestId, StreamId};
 use crate::flights::Flight;
 use crate::link::transfer;
 use crate::peers::PeerState;
@@ -19,6 +19,10 @@ const STREAM_GRACE: Duration = Duration::from_millis(5);
 pub(super) enum End {
     Front,
     Back,
+}
+
+fn bytes_of<K>(piece: &Piece<K>) -> u64 {
+    u64::from(piece.bytes)
 }
 
 impl<K: Key> Engine<K> {
@@ -176,8 +180,50 @@ impl<K: Key> Engine<K> {
         } else if queued {
             self.enqueue(now, key, End::Back);
         } else {
+            self.overtake(now, key);
             self.watch_flight(now, key);
         }
+    }
+
+    /// Requests a piece that somebody waits for once more, if it is far behind in a long request.
+    fn overtake(&mut self, now: Duration, key: K) {
+        let Some(flight) = self.flights.get(&key) else {
+            return;
+        };
+        let [leg] = flight.legs[..] else {
+            return;
+        };
+        let Some(request) = self.requests.get(&leg) else {
+            return;
+        };
+        if flight.priority != Priority::Demand || request.priority == Priority::Demand {
+            return;
+        }
+        let sender = &self.peers[request.peer.index()];
+        let rate = sender.rate(&self.config);
+        let answered = (request.sent + sender.link.rtt()).saturating_sub(now);
+        let expected = answered + transfer(self.ahead(leg, &key), rate);
+        let bytes = u64::from(flight.bytes) + self.queues.bytes(Priority::Demand);
+        // The two requests share the line.
+        if expected > sender.demand_trip(bytes, rate) * 2 {
+            if let Some(flight) = self.flights.get_mut(&key) {
+                flight.overtakes = true;
+            }
+            self.enqueue(now, key, End::Back);
+        }
+    }
+
+    /// Returns the bytes that a peer owes up to the end of a piece of a request.
+    fn ahead(&self, id: RequestId, key: &K) -> u64 {
+        let Some(request) = self.requests.get(&id) else {
+            return 0;
+        };
+        let before = self.peers[request.peer.index()].requests.range(..id);
+        let before = before.filter_map(|other| self.requests.get(other));
+        let others: u64 = before.flat_map(|other| &other.pieces).map(bytes_of).sum();
+        let at = request.pieces.iter().position(|piece| piece.key == *key);
+        let own = request.pieces.iter().take(at.map_or(0, |at| at + 1));
+        others + own.map(bytes_of).sum::<u64>()
     }
 
     /// Lets a flight wait for a stream if one brings it in time, perhaps earlier than it would by itself, and
@@ -237,9 +283,9 @@ impl<K: Key> Engine<K> {
             .peers
             .iter()
             .filter(|other| other.is_up() && other.serves(Priority::Demand))
-            .map(|other| other.demand_trip(bytes, rate_of(other)))
+            .map(|other| other.demand_trip(u64::from(bytes), rate_of(other)))
             .min()
-            .unwrap_or_else(|| sender.demand_trip(bytes, rate));
+            .unwrap_or_else(|| sender.demand_trip(u64::from(bytes), rate));
         let grace = sender.link.variation().min(own).max(STREAM_GRACE);
         Some((expected > own, now + expected + own + grace))
     }

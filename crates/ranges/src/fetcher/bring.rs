@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fetch::{Arrival, Outcome, Peer, Piece, RequestId, Via};
+use fetch::{Outcome, Peer, Piece, RequestId, Via};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use super::drive::Landed;
 use super::{Inner, State};
 use crate::key::Key;
 use crate::place::{Fault, FaultKind, Layout, Place};
@@ -95,13 +96,17 @@ impl Inner {
         }
         let mut cutter = Cutter::new(layout, &run);
         let mut take = |bytes: &[u8]| {
-            let before = cutter.next();
+            // All that a part of the body completes goes together: each piece alone costs locks and a look at what is
+            // to be requested next.
+            let mut whole = Vec::new();
             cutter.take(bytes, &mut |piece, bytes| {
-                self.arrived(leg, piece, &bytes.into());
+                whole.push((leg.key(piece), Arc::from(bytes)));
             });
-            if cutter.next() == before {
+            if whole.is_empty() {
                 let now = self.now();
                 self.state.lock().engine.on_progress(now, leg.peer);
+            } else {
+                self.arrived(leg, &whole);
             }
         };
         let range = layout.bytes(&run);
@@ -115,26 +120,28 @@ impl Inner {
         self.ended(leg, missing, result);
     }
 
-    /// A piece has come.
-    fn arrived(self: &Arc<Self>, leg: Leg, piece: u32, bytes: &Arc<[u8]>) {
+    /// Pieces have come.
+    fn arrived(self: &Arc<Self>, leg: Leg, pieces: &[Landed]) {
         let server = self.server_of(leg.peer);
-        // First, so that who finds it here later does not want it again.
-        self.publish(leg, piece, bytes);
+        // First, so that who finds them here later does not want them again.
+        self.publish(leg, pieces);
         let now = self.now();
         let mut state = self.state.lock();
-        let (key, via) = (leg.key(piece), Via::Request(leg.request));
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let arrival = state
-            .engine
-            .on_piece(now, leg.peer, via, key, Outcome::Here, len);
+        for (key, bytes) in pieces {
+            let via = Via::Request(leg.request);
+            let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            // Who waits for one takes it from `pieces`; one that nobody waits for is not in the engine any more.
+            let _arrival = state
+                .engine
+                .on_piece(now, leg.peer, via, *key, Outcome::Here, len);
+        }
         if let Some(server) = state.servers.get_mut(usize::from(server.0)) {
             server.brought();
         }
-        let landed = (arrival == Arrival::First).then_some((key, bytes));
-        self.act(&mut state, now, landed);
+        self.act(&mut state, now, pieces);
     }
 
-    fn publish(&self, leg: Leg, piece: u32, bytes: &[u8]) {
+    fn publish(&self, leg: Leg, pieces: &[Landed]) {
         let mut state = self.state.lock();
         let Some(blob) = state.blobs.get_mut(&leg.blob) else {
             return;
@@ -142,7 +149,9 @@ impl Inner {
         blob.publishing += 1;
         let receiver = Arc::clone(&blob.receiver);
         drop(state);
-        receiver.publish(piece, bytes, self.server_of(leg.peer));
+        for (key, bytes) in pieces {
+            receiver.publish(key.piece, bytes, self.server_of(leg.peer));
+        }
         // Who waits below is its last owner.
         drop(receiver);
         let mut state = self.state.lock();
@@ -172,7 +181,7 @@ impl Inner {
             Self::note(&mut state, &fault);
             self.failed(&mut state, now, leg, missing, fault.kind);
         }
-        self.act(&mut state, now, None);
+        self.act(&mut state, now, &[]);
     }
 
     fn failed(

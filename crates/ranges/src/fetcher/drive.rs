@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(3600);
 const TICK: Duration = Duration::from_millis(1);
 
 /// A piece that has come just now.
-pub(super) type Landed<'a> = (Key, &'a Arc<[u8]>);
+pub(super) type Landed = (Key, Arc<[u8]>);
 
 impl Inner {
     /// Begins to fetch what a job wants.
@@ -36,7 +36,7 @@ impl Inner {
         let mut state = self.state.lock();
         let id = state.jobs.add(job);
         self.give(&mut state, now, id);
-        self.act(&mut state, now, None);
+        self.act(&mut state, now, &[]);
         id
     }
 
@@ -73,7 +73,7 @@ impl Inner {
         for ticket in &job.tickets {
             state.engine.leave(now, *ticket);
         }
-        self.act(state, now, None);
+        self.act(state, now, &[]);
         Some(job)
     }
 
@@ -126,12 +126,7 @@ impl Inner {
     }
 
     /// Carries out what the engine decides. `landed` is what came just now.
-    pub(super) fn act(
-        self: &Arc<Self>,
-        state: &mut State,
-        now: Duration,
-        landed: Option<Landed<'_>>,
-    ) {
+    pub(super) fn act(self: &Arc<Self>, state: &mut State, now: Duration, landed: &[Landed]) {
         while let Some(action) = state.engine.poll(now) {
             match action {
                 Action::Request {
@@ -171,7 +166,7 @@ impl Inner {
         ticket: Ticket,
         key: Key,
         verdict: Verdict,
-        landed: Option<Landed<'_>>,
+        landed: &[Landed],
     ) {
         let any_up = state.engine.any_up();
         let State { jobs, fault, .. } = state;
@@ -184,7 +179,7 @@ impl Inner {
             job.failed(said.unwrap_or_else(otherwise));
         };
         match verdict {
-            Verdict::Here => match landed.filter(|(landed, _)| *landed == key) {
+            Verdict::Here => match landed.iter().find(|(landed, _)| *landed == key) {
                 Some((_, bytes)) => job.came(key, bytes),
                 None => failed(job),
             },
@@ -258,7 +253,7 @@ impl Inner {
                 self.give(&mut state, now, id);
             }
         }
-        self.act(&mut state, now, None);
+        self.act(&mut state, now, &[]);
     }
 
     /// Notes why a request failed.
@@ -278,7 +273,7 @@ impl Inner {
         let mut state = self.state.lock();
         // The timer is awake: nobody has to wake it.
         state.wake = Some(Duration::ZERO);
-        self.act(&mut state, now, None);
+        self.act(&mut state, now, &[]);
         let wake = state.engine.next_wake();
         state.wake = wake;
         let wait = wake.map_or(IDLE, |wake| wake.saturating_sub(now));
