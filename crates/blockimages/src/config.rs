@@ -151,6 +151,25 @@ impl DeviceConfig {
 }
 
 impl DeviceConfig {
+    /// Returns the directories in which the writable layer is written, if there is one; relative names are within
+    /// `base`.
+    #[must_use]
+    pub fn written_places(&self, base: &Path) -> Vec<PathBuf> {
+        let Some(upper) = self.writable() else {
+            return Vec::new();
+        };
+        if !upper.dir.is_empty() {
+            return vec![base.join(&upper.dir)];
+        }
+        let files = [&upper.data, &upper.index].map(|file| base.join(file));
+        // They may be links, and a journal is made beside the data's name.
+        let behind = files.iter().filter_map(|file| file.canonicalize().ok());
+        let files = behind.chain(files.iter().cloned());
+        files
+            .filter_map(|file| Some(file.parent()?.to_owned()))
+            .collect()
+    }
+
     /// Returns the writable layer; one without files counts as none, as in overlaybd.
     #[must_use]
     pub fn writable(&self) -> Option<&UpperConfig> {

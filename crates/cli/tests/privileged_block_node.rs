@@ -394,6 +394,44 @@ fn privileged_block_readers_of_an_erofs_outlive_killed_workers() {
     assert!(!file.exists() && !disk.exists());
 }
 
+/// A worker that only reads images is confined to its cache; one that is written to, too, is served by another one.
+#[test]
+fn privileged_block_an_image_that_is_written_to_shares_the_cache_of_others() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let registry = Registry::start(Kind::Olareg);
+    let sealed = pushed(&lab, &registry, &noise(11, 6 << 20));
+    let cache = lab.path("cache");
+    let options = ["--cache", cache.to_str().unwrap()];
+    let first = attach(&lab, &sealed, "sealed", &options);
+    let image = |name: &str| {
+        let image = lab.path(name);
+        let sealed = sealed.to_str().unwrap();
+        let create = ["block", "create", "--size", "64M", "--lower", sealed];
+        ok(lab.yolofs().args(create).arg(&image));
+        image
+    };
+    let attached = attach(&lab, &image("vm"), "vm", &options);
+    assert_ne!(
+        attached["pid"], first["pid"],
+        "the first one may not write to it"
+    );
+    let serving = until_served(&lab, "sealed", 0);
+    assert_eq!(attached["pid"], serving, "one process owns a cache");
+    let address = attached["address"].as_str().unwrap();
+    let written = lab.path("written.raw");
+    fs::write(&written, noise(3, 1 << 20)).unwrap();
+    ok(Command::new("nbdcopy").arg(&written).arg(address));
+    // From now on it is the worker of all, also for the next node.
+    service.kill_node();
+    let next = attach(&lab, &image("vm2"), "vm2", &options);
+    assert_eq!(next["pid"], serving, "it was replaced again");
+    let readable = device(&lab, "sealed");
+    let address = readable["address"].as_str().unwrap();
+    ok(Command::new("nbdcopy").args([address, "null:"]));
+    assert_eq!(until_served(&lab, "sealed", 0), serving);
+}
+
 /// A mount of a block image is a mount as any other: of the node, and of a daemon of its own.
 #[test]
 fn privileged_block_an_image_is_mounted_as_any_source() {

@@ -39,6 +39,10 @@ const TESTS: &[Test] = &[
         privileged_the_worker_of_a_service_that_lets_only_root_in_is_not_root,
     ),
     (
+        "privileged_a_worker_of_block_images_has_its_files_only",
+        privileged_a_worker_of_block_images_has_its_files_only,
+    ),
+    (
         "privileged_keeper_and_node_of_another_release_go_together",
         privileged_keeper_and_node_of_another_release_go_together,
     ),
@@ -163,6 +167,78 @@ fn privileged_a_broken_worker_that_may_call_is_answered_by_nobody() {
     readers.until_more();
     readers.stop();
     lab.umount(&mountpoint);
+}
+
+/// A registry, or a blob, has broken into it.
+fn privileged_a_worker_of_block_images_has_its_files_only() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let run_dir = lab.run_dir();
+    for dir in [intruder::LAYER, intruder::CACHE] {
+        fs::create_dir(run_dir.join(dir)).unwrap();
+    }
+    let [own, cached, elsewhere] = [
+        run_dir.join(intruder::LAYER).join("upper.data"),
+        run_dir.join(intruder::CACHE).join("data"),
+        lab.path("elsewhere"),
+    ];
+    let docker = lab.path("docker.sock");
+    let _listening = std::os::unix::net::UnixListener::bind(&docker).unwrap();
+    let registry = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = registry.local_addr().unwrap().port().to_string();
+    for (who, cache, network) in [
+        (As::Images, DENIED, UNKNOWN),
+        (As::FetchedImages, "done", "done"),
+    ] {
+        let does = |what, place: &Path, whose| intruder::does(&lab, who, what, place, whose);
+        for (what, place, whose, said) in [
+            ("write", &own, "", "done"),
+            ("write", &cached, "", cache),
+            ("write", &elsewhere, "", DENIED),
+            (
+                "write",
+                &PathBuf::from("/etc/cron.d/yolofs-test"),
+                "",
+                DENIED,
+            ),
+            ("call", &elsewhere, port.as_str(), network),
+            ("connect", &docker, "", UNKNOWN),
+            ("connect", &run_dir.join("node.sock"), "", UNKNOWN),
+            ("forge", &docker, "1", UNKNOWN),
+        ] {
+            assert_eq!(
+                does(what, place, whose),
+                said,
+                "{who:?} {what} {}",
+                place.display()
+            );
+        }
+        for (what, place) in [("mount", lab.path(".")), ("execute", "/bin/true".into())] {
+            let by = intruder::dies(&lab, who, what, &place);
+            assert_eq!(by, Some(Signal::SIGSYS as i32), "{who:?} {what}");
+        }
+    }
+    // The node's own is such a worker.
+    let disk = lab.path("disk.raw");
+    fs::write(&disk, vec![7; 1 << 20]).unwrap();
+    lab::ok(lab.yolofs().args(["block", "attach"]).arg(&disk).arg("vm"));
+    let listed = lab::json(lab.yolofs().args(["block", "status", "--json"]));
+    let status = fs::read_to_string(format!("/proc/{}/status", listed[0]["pid"])).unwrap();
+    let line = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().trim().to_owned()
+    };
+    assert_eq!(
+        (line("Seccomp:"), line("NoNewPrivs:")),
+        ("2".into(), "1".into())
+    );
+    let capabilities = u64::from_str_radix(&line("CapEff:"), 16).unwrap();
+    assert_eq!(
+        capabilities & (1 << 21),
+        0,
+        "CAP_SYS_ADMIN of {capabilities:x}"
+    );
+    drop(service);
 }
 
 fn privileged_the_worker_that_asks_a_service_has_its_files_and_port_only() {

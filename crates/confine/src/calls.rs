@@ -131,6 +131,37 @@ pub fn deny_intrusion(programs: Programs) -> Result<(), ConfineError> {
     )?)
 }
 
+/// The sockets that a process makes whose calls cannot be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sockets {
+    /// None: it uses those that it is given, and pairs of streams.
+    Given,
+    /// The same, and those of the network. None by which a name on this machine could be called, such as Docker's.
+    OfNetwork,
+}
+
+/// Makes mounting and the like kill the process, in addition to [`deny_intrusion`], and has other sockets than these
+/// refused with `ENOSYS`, with all threads that it has and will have.
+///
+/// # Errors
+/// As [`allow_only`].
+pub fn deny_mounting(sockets: Sockets) -> Result<(), ConfineError> {
+    let refused: &[&[Call]] = match sockets {
+        Sockets::Given => &[lists::ANY_SOCKET.calls, lists::DATAGRAM_PAIR.calls],
+        Sockets::OfNetwork => &[lists::NAME_CACHE.calls, lists::DATAGRAM_PAIR.calls],
+    };
+    apply(&program(
+        refused,
+        SeccompAction::Errno(Errno::ENOSYS as u32),
+        SeccompAction::Allow,
+    )?)?;
+    apply(&program(
+        &[lists::ENGINE.calls],
+        SeccompAction::KillProcess,
+        SeccompAction::Allow,
+    )?)
+}
+
 /// Puts a filter over all threads. A kernel without filters is worth a warning.
 fn apply(filter: &BpfProgram) -> Result<(), ConfineError> {
     match apply_filter_all_threads(filter) {
@@ -195,7 +226,12 @@ mod tests {
     fn every_list_compiles() {
         let killing = [&lists::NEVER, &lists::ENGINE, &lists::PROGRAMS];
         let allowed = lists::SERVE.iter().chain(lists::MOUNT);
-        let local = [&lists::CONNECT, &lists::CALL, &lists::NAME_CACHE];
+        let refused = [
+            &lists::NAME_CACHE,
+            &lists::ANY_SOCKET,
+            &lists::DATAGRAM_PAIR,
+        ];
+        let local = [&[&lists::CONNECT, &lists::CALL][..], &refused].concat();
         for group in allowed.chain(lists::ASK).chain(&local).chain(&killing) {
             program(&[group.calls], SeccompAction::Allow, SeccompAction::Trap).unwrap();
         }

@@ -10,6 +10,7 @@
 //!   not in the list.
 //! - `CAP_IPC_LOCK`: for `--lock`.
 
+mod images;
 mod intake;
 
 use std::os::unix::fs::DirBuilderExt as _;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use confine::{Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted};
 
+pub use images::{ImageNeeds, image_daemon, image_daemon_mounted, image_worker};
 pub use intake::{Asks, Intake, Rights};
 use node_api::nic_needs::Needs;
 
@@ -82,23 +84,6 @@ pub fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
         unlisted,
     };
     confinement.apply().context("confining the worker")
-}
-
-/// Confines a worker of block images, or the daemon of a mount of one. It writes to images, to caches and to sockets of any user, and asks
-/// registries, whose addresses nobody knows before; so it keeps its files and its network, and has the capabilities
-/// and system calls that this takes. To be called before it starts a thread.
-///
-/// # Errors
-/// If the kernel refuses: it must not serve then.
-pub fn image_worker() -> anyhow::Result<()> {
-    if is_off()? {
-        return Ok(());
-    }
-    let mut keep = SERVING.to_vec();
-    keep.push(Capability::CAP_DAC_OVERRIDE);
-    confine::capabilities::keep_only(&keep)
-        .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
-        .context("confining the worker")
 }
 
 /// What is known of a worker that asks a block service.

@@ -81,8 +81,10 @@ pub fn serve(
     let helper = Arc::new(Helper::start(mountpoint)?);
     let network = request.nic.clone().map(|spec| spec.needs());
     match &from {
-        // Caches and registries may be anywhere.
-        From::Image(_) => confinement::image_worker()?,
+        From::Image(_) => {
+            let needs = request.image.as_ref().map(|image| &image.needs);
+            confinement::image_daemon(run_dir.path(), needs)?;
+        }
         From::Disk(_) | From::Nic(_) => {
             confinement::before_mounting(run_dir.path(), trace.as_deref(), network.as_ref())?;
         }
@@ -176,8 +178,9 @@ impl Daemon {
     ) -> anyhow::Result<()> {
         let network = request.nic.clone().filter(|_| self.parts.nic.is_some());
         let network = network.map(|spec| spec.needs());
-        if request.image.is_none() {
-            confinement::once_mounted(network.as_ref())?;
+        match &request.image {
+            Some(image) => confinement::image_daemon_mounted(&image.needs)?,
+            None => confinement::once_mounted(network.as_ref())?,
         }
         let (tell, events) = channel();
         self.watch_mount(tell.clone())?;

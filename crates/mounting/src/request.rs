@@ -10,6 +10,8 @@ use node_api::nic::NicSpec;
 use node_api::serve_mode::ServeMode;
 use yolofs::XattrAnswers;
 
+use crate::confinement::ImageNeeds;
+
 /// What a mount is to be.
 #[derive(Clone, Debug)]
 pub struct MountRequest {
@@ -53,10 +55,17 @@ pub struct MountRequest {
 
 /// Opens the block image of a mount, when the process has given up what it does not need.
 #[derive(Clone)]
-pub struct ImageOpener(pub Arc<dyn Fn() -> anyhow::Result<Arc<dyn BlockDevice>> + Send + Sync>);
+pub struct ImageOpener {
+    /// Opens it.
+    pub open: Arc<dyn Fn() -> anyhow::Result<Arc<dyn BlockDevice>> + Send + Sync>,
+    /// What that takes.
+    pub needs: ImageNeeds,
+}
 
 impl std::fmt::Debug for ImageOpener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ImageOpener").finish_non_exhaustive()
+        f.debug_struct("ImageOpener")
+            .field("needs", &self.needs)
+            .finish_non_exhaustive()
     }
 }

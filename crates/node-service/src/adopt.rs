@@ -14,7 +14,7 @@ use super::few::few_at_a_time;
 use super::owned::Owned;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
-use super::workers::Worker;
+use super::workers::{Served, Worker};
 use node_api::control::NodeError;
 
 /// How long a worker may take to adopt a mount: the first one scans the source. One that hangs is
@@ -66,7 +66,10 @@ impl Owner {
     fn ask_one(&self, mount: &Arc<Owned>) -> Asked {
         let watched = |worker: &Arc<Worker>| self.watch_worker(worker);
         let (company, spec) = (mount.company(), mount.spec());
-        let worker = match self.pool.place(&mount.key, &company, Some(&spec), watched) {
+        let worker = match self
+            .pool
+            .place(&mount.key, &company, Served::Mount(&spec), watched)
+        {
             Ok(worker) => worker,
             Err(error) => return Asked::NoWorker(error),
         };

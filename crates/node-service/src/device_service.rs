@@ -12,7 +12,7 @@ use super::few::few_at_a_time;
 use super::owner::Owner;
 use super::probe::ask_all;
 use super::wire::{WorkerRequest, WorkerResponse};
-use super::workers::Worker;
+use super::workers::{Served, Worker};
 use node_api::control::NodeError;
 use node_api::device::DeviceView;
 
@@ -75,9 +75,10 @@ impl Owner {
 
     fn ask_for(&self, device: &Arc<Device>) -> Asked {
         let watched = |worker: &Arc<Worker>| self.watch_worker(worker);
+        let served = Served::Device(&device.spec);
         let placed = self
             .pool
-            .place(&device.key, &device.company(), None, watched);
+            .place(&device.key, &device.company(), served, watched);
         let worker = match placed {
             Ok(worker) => worker,
             Err(error) => return Asked::NoWorker(error),

@@ -36,7 +36,7 @@ use yolofs::End;
 use self::devices::ServedDevices;
 use super::connector::NodeConnector;
 use super::network::NetworkWorker;
-use super::wire;
+use super::{wire, workers};
 use host::admission::Admission;
 use host::run_dir::RunDir;
 use served_mounts::ServedMounts;
@@ -77,7 +77,13 @@ fn confine(args: WorkerSettings) -> anyhow::Result<Connections> {
             return Ok(Connections::Own);
         }
         WorkerKind::Images => {
-            mounting::confinement::image_worker()?;
+            let told = workers::images_told()?;
+            if told.is_none() {
+                log::warn!(
+                    "the node is of an earlier release: the files of this worker are not confined"
+                );
+            }
+            mounting::confinement::image_worker(told.as_ref())?;
             return Ok(Connections::Own);
         }
         WorkerKind::Network => {}

@@ -1,5 +1,6 @@
 //! The processes that serve: starting them, finding them again, and which mount goes to which.
 
+mod images;
 mod start;
 
 use node_records::company::Company;
@@ -28,6 +29,7 @@ use super::deaths::Cause;
 use super::gap::millis;
 use super::wire::{self, WorkerRequest, WorkerResponse};
 use host::run_dir::{RunDir, process_start};
+pub(crate) use images::{Served, told as images_told};
 use node_api::spec::MountSpec;
 use node_records::instance::{ProcessRef, private_dir};
 
@@ -60,6 +62,8 @@ pub(crate) struct Worker {
     child: Mutex<Option<Child>>,
     /// The keys of the mounts and devices that it serves or is asked to; `None` when it is dead.
     mounts: Mutex<Option<BTreeSet<String>>>,
+    /// Whether it may write to layers of images that it shares its cache with.
+    writes: bool,
     /// Runs the program that new workers run.
     current: AtomicBool,
     /// Was killed on purpose, to be replaced.
@@ -74,7 +78,7 @@ impl Worker {
     fn new(
         process: ProcessRef,
         run_dir: &Path,
-        company: Company,
+        (company, writes): (Company, bool),
         child: Option<Child>,
     ) -> anyhow::Result<Self> {
         let opening = || format!("opening process {}", process.pid);
@@ -86,6 +90,7 @@ impl Worker {
         Ok(Self {
             process,
             company,
+            writes,
             socket: RunDir::worker_socket(run_dir, process.pid),
             handle,
             child: Mutex::new(child),
@@ -322,6 +327,8 @@ pub(crate) struct Pool {
     told: Vec<(&'static str, OsString)>,
     program: Mutex<PathBuf>,
     workers: Mutex<Vec<Arc<Worker>>>,
+    /// The caches of images that are written to.
+    written: Mutex<BTreeSet<PathBuf>>,
     /// Held while one is started, so that concurrent callers share it.
     starting: Mutex<()>,
 }
@@ -346,6 +353,7 @@ impl Pool {
             told,
             program: Mutex::new(program),
             workers: Mutex::default(),
+            written: Mutex::default(),
             starting: Mutex::new(()),
         })
     }
@@ -364,7 +372,7 @@ impl Pool {
     }
 
     /// Finds a worker for the mount or device with this key, or starts one; `started` is told of it then, before
-    /// it has one. What has the key counts as that worker's from now on. `spec` is that of a mount.
+    /// it has one. What has the key counts as that worker's from now on.
     ///
     /// # Errors
     /// If none can be started.
@@ -372,9 +380,11 @@ impl Pool {
         &self,
         key: &str,
         company: &Company,
-        spec: Option<&MountSpec>,
+        served: Served<'_>,
         started: impl Fn(&Arc<Worker>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Arc<Worker>> {
+        let needs = served.image_needs();
+        self.allow_writing(company, needs.as_ref());
         loop {
             if company.is_shared()
                 && let Some(worker) = self.with_room(key, company)
@@ -389,7 +399,8 @@ impl Pool {
                 return Ok(worker);
             }
             let program = self.program.lock().clone();
-            let worker = Arc::new(self.start(&program, company.clone(), spec)?);
+            let worker =
+                Arc::new(self.start(&program, company.clone(), served.mount(), needs.clone())?);
             let taken = worker.reserve(key);
             self.workers.lock().push(Arc::clone(&worker));
             if let Err(error) = started(&worker) {
@@ -426,7 +437,9 @@ impl Pool {
         if let Some(known) = workers.iter().find(|worker| worker.process == process) {
             return Ok(Arc::clone(known));
         }
-        let worker = Arc::new(Worker::new(process, &self.run_dir, company, None)?);
+        let writes = images::may_write_anywhere(process.pid);
+        let kind = (company, writes);
+        let worker = Arc::new(Worker::new(process, &self.run_dir, kind, None)?);
         worker.current.store(runs_our_program(process.pid), SeqCst);
         workers.push(Arc::clone(&worker));
         Ok(worker)

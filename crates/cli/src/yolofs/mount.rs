@@ -36,6 +36,7 @@ use host::interrupt::{Interrupt, unblock_signals};
 use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
 use mounting::clones::adopt_for;
+use mounting::confinement::ImageNeeds;
 use mounting::daemon;
 use mounting::request::{ImageOpener, MountRequest};
 use node_api::client::CallError;
@@ -342,12 +343,14 @@ impl MountArgs {
         let images = devices::Images::default();
         // What fetches its layers does so as long as the image is open.
         let kept = Mutex::new(None);
-        Ok(ImageOpener(Arc::new(move || {
+        let needs = ImageNeeds::of(&image, &spec, false);
+        let open = Arc::new(move || {
             let opened = images.open(&image, &spec, &store, DeviceAccess::ReadOnly)?;
             let device = Arc::clone(&opened.device);
             *kept.lock() = Some(opened);
             Ok(device)
-        })))
+        });
+        Ok(ImageOpener { open, needs })
     }
 
     /// Whether what is asked for needs a daemon of its own.

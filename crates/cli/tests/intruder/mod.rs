@@ -6,10 +6,12 @@ use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use confine::{Capability, Confinement, Files, Identity, Ports, Reads, Set, Unlisted};
+use mounting::confinement::{ImageNeeds, image_worker};
 use nix::libc::{self, ucred};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, UnixCredentials, sendmsg};
 use nix::unistd::{Gid, Uid, getgid, getuid};
@@ -43,25 +45,48 @@ pub(crate) enum As {
     PortCaller,
     /// A worker that asks a service in the file system, to which its node connects for it.
     NodeCaller,
+    /// A worker of a block image whose layers are on this machine.
+    Images,
+    /// A worker of block images whose layers come from registries.
+    FetchedImages,
 }
 
-const ALL: [As; 6] = [
+const ALL: [As; 8] = [
     As::Worker,
     As::RootWorker,
     As::Caller,
     As::RootCaller,
     As::PortCaller,
     As::NodeCaller,
+    As::Images,
+    As::FetchedImages,
 ];
+
+/// Below the run directory: the writable layer of an image, and the cache of images.
+pub(crate) const LAYER: &str = "layer";
+pub(crate) const CACHE: &str = "cache";
 
 /// Has a deed done, and returns how that ended.
 pub(crate) fn does(lab: &Lab, who: As, what: &str, place: &Path, whose: &str) -> String {
-    let output = ok(Command::new(std::env::current_exe().unwrap())
+    ok(&mut tries(lab, who, what, place, whose))
+        .trim()
+        .to_owned()
+}
+
+/// Returns the signal by which the kernel ends who tries a deed.
+pub(crate) fn dies(lab: &Lab, who: As, what: &str, place: &Path) -> Option<i32> {
+    let mut command = tries(lab, who, what, place, "");
+    command.status().unwrap().signal()
+}
+
+fn tries(lab: &Lab, who: As, what: &str, place: &Path, whose: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .env(ROLE, format!("{who:?}"))
         .arg(what)
         .args([place, &lab.run_dir()])
-        .arg(whose));
-    output.trim().to_owned()
+        .arg(whose);
+    command
 }
 
 /// Plays the intruder, and ends the process; or returns if this is none.
@@ -83,7 +108,7 @@ pub(crate) fn play() {
     if run_dir.join("workers").exists() {
         fs::write(&socket, "").unwrap();
     }
-    confined(who).apply().unwrap();
+    confine(who, &run_dir);
     let done = match what {
         "forge" => forge(&place, whose.parse().unwrap()).map(|()| "done".to_owned()),
         "connect" => UnixStream::connect(&place).map(|_| "done".to_owned()),
@@ -91,6 +116,16 @@ pub(crate) fn play() {
         "hand" | "let_go" | "close" => ask(&place, what, whose),
         "read" => fs::read(&place).map(|_| "done".to_owned()),
         "write" => fs::write(&place, "").map(|()| "done".to_owned()),
+        "mount" => nix::mount::mount(
+            Some("none"),
+            &place,
+            Some("tmpfs"),
+            nix::mount::MsFlags::empty(),
+            None::<&str>,
+        )
+        .map(|()| "done".to_owned())
+        .map_err(Into::into),
+        "execute" => Err(Command::new(&place).exec()),
         "call" => TcpStream::connect((Ipv4Addr::LOCALHOST, whose.parse().unwrap()))
             .map(|_| "done".to_owned()),
         other => panic!("{other} is no deed"),
@@ -100,6 +135,16 @@ pub(crate) fn play() {
         Err(error) => println!("failed {}", error.raw_os_error().unwrap_or(0)),
     }
     std::process::exit(0);
+}
+
+fn confine(who: As, run_dir: &Path) {
+    let cache = match who {
+        As::Images => None,
+        As::FetchedImages => Some(run_dir.join(CACHE)),
+        _ => return confined(who).apply().unwrap(),
+    };
+    let layers = vec![run_dir.join(LAYER)];
+    image_worker(Some(&ImageNeeds { layers, cache })).unwrap();
 }
 
 /// As crates/mounting/src/confinement.rs confines workers.
@@ -113,6 +158,7 @@ fn confined(who: As) -> Confinement {
         As::Caller | As::RootCaller => (Set::ServeAndCall, Vec::new()),
         As::PortCaller => (Set::ServeAndConnect, vec![PORT]),
         As::NodeCaller => (Set::ServeAndAsk, Vec::new()),
+        As::Images | As::FetchedImages => panic!("{who:?} is confined otherwise"),
     };
     let is_root = matches!(who, As::RootWorker | As::RootCaller);
     let mut capabilities = vec![Capability::CAP_DAC_READ_SEARCH, Capability::CAP_IPC_LOCK];

@@ -218,6 +218,18 @@ pub(crate) const NAME_CACHE: Group = group! {
     SYS_socket if 0 Is::Exactly(AF_UNIX);
 };
 
+/// Sockets of any kind.
+pub(crate) const ANY_SOCKET: Group = group! {
+    "it uses those that it is given":
+    SYS_socket;
+};
+
+/// Pairs that can send to names.
+pub(crate) const DATAGRAM_PAIR: Group = group! {
+    "with a datagram any name could be sent to":
+    SYS_socketpair if 0 Is::Unix(SOCK_DGRAM);
+};
+
 /// Calls that are refused so that an older one is made instead, whose arguments can be checked.
 pub(crate) const REPLACED: Group = group! {
     "its flags are in memory, which no filter sees":
@@ -260,6 +272,7 @@ const AF_INET: u64 = libc::AF_INET.unsigned_abs() as u64;
 const AF_INET6: u64 = libc::AF_INET6.unsigned_abs() as u64;
 const AF_VSOCK: u64 = libc::AF_VSOCK.unsigned_abs() as u64;
 const SOCK_STREAM: u64 = libc::SOCK_STREAM.unsigned_abs() as u64;
+const SOCK_DGRAM: u64 = libc::SOCK_DGRAM.unsigned_abs() as u64;
 const SOCK_SEQPACKET: u64 = libc::SOCK_SEQPACKET.unsigned_abs() as u64;
 /// The bits of a socket's kind; others are flags (`SOCK_TYPE_MASK` of the kernel's linux/net.h).
 pub(crate) const SOCK_KIND: u64 = 0xf;

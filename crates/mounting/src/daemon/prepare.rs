@@ -122,7 +122,7 @@ fn prepare_image(request: &MountRequest) -> anyhow::Result<Prepared> {
     }
     let open = request.image.as_ref();
     let open = open.context("nothing is said of how the block image is opened")?;
-    let assembly = assembly::of_device((open.0)()?, &options(request))?;
+    let assembly = assembly::of_device((open.open)()?, &options(request))?;
     Ok(Prepared {
         assembly,
         recorder: None,

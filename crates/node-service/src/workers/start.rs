@@ -11,11 +11,12 @@ use anyhow::{Context as _, bail};
 use confine::Identity;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{Pool, Worker};
+use super::{Pool, Worker, images};
 use crate::network::{NETWORK_ENV, NetworkWorker};
 use crate::wire;
 use crate::wire::{WorkerRequest, WorkerResponse};
 use host::run_dir::process_start;
+use mounting::confinement::ImageNeeds;
 use node_api::spec::MountSpec;
 use node_records::company::Company;
 use node_records::instance::ProcessRef;
@@ -29,7 +30,7 @@ impl Pool {
     /// # Errors
     /// If it cannot.
     pub(crate) fn try_out(&self, program: &Path) -> anyhow::Result<()> {
-        let worker = self.start(program, Company::Alone, None)?;
+        let worker = self.start(program, Company::Alone, None, None)?;
         let answer = worker.ask(&WorkerRequest::Status { id: None }, START);
         worker.kill();
         let _cause = worker.wait();
@@ -40,12 +41,13 @@ impl Pool {
         }
     }
 
-    /// Starts one, for a mount if it is known for which.
+    /// Starts one, for a mount if it is known for which, or for an image with these needs.
     pub(super) fn start(
         &self,
         program: &Path,
         company: Company,
         mount: Option<&MountSpec>,
+        images: Option<ImageNeeds>,
     ) -> anyhow::Result<Worker> {
         let network = mount.and_then(|spec| {
             let network = NetworkWorker::of(spec, self.user)?;
@@ -65,9 +67,10 @@ impl Pool {
             Company::Shared | Company::Alone => user,
             // Who it becomes is said with the rest.
             Company::OnNetwork => Some("--network".to_owned()),
-            // It writes to images and caches of any user, and asks registries.
+            // It writes to images and caches of any user.
             Company::OfImages(_) => Some("--images".to_owned()),
         };
+        let (images, writes) = self.image_settings(images)?;
         let mut command = Command::new(program);
         command
             .arg("--run-dir")
@@ -76,7 +79,9 @@ impl Pool {
             .args(more)
             .envs(self.told.iter().cloned())
             .env_remove(NETWORK_ENV)
+            .env_remove(images::NEEDS_ENV)
             .envs(network.transpose()?)
+            .envs(images)
             // What was meant for the node alone.
             .env_remove("LISTEN_PID")
             .env_remove("LISTEN_FDS")
@@ -100,7 +105,8 @@ impl Pool {
             Ok(started) => {
                 let pid = child.id();
                 let process = ProcessRef { pid, started };
-                let worker = Worker::new(process, &self.run_dir, company, Some(child))?;
+                let kind = (company, writes);
+                let worker = Worker::new(process, &self.run_dir, kind, Some(child))?;
                 if let Some(spec) = mount
                     && let Err(error) = worker.connect_for(spec)
                 {

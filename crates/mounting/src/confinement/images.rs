@@ -1,0 +1,133 @@
+//! Confinement of processes that serve block images.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use blockimages::{CONFIG_NAME, DeviceConfig};
+use confine::{Capability, Files, Ports, Programs, Reads, Sockets};
+use node_api::image::ImageSpec;
+use serde::{Deserialize, Serialize};
+
+use super::{FUSE, READAHEAD, SERVING, is_off};
+
+/// What it takes to read and write images and caches, whosever they are; and `--lock`.
+const IMAGES: [Capability; 4] = [
+    Capability::CAP_DAC_READ_SEARCH,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_FOWNER,
+    Capability::CAP_IPC_LOCK,
+];
+
+/// What a process that serves block images needs, besides reading.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageNeeds {
+    /// Where layers and disks are that are written to.
+    pub layers: Vec<PathBuf>,
+    /// The cache. Without one, nothing is fetched.
+    pub cache: Option<PathBuf>,
+}
+
+impl ImageNeeds {
+    /// Returns the needs of one image, or raw disk; `is_writable` is whether clients may write to a raw disk.
+    #[must_use]
+    pub fn of(image: &Path, spec: &ImageSpec, is_writable: bool) -> Self {
+        let is_image = image.is_dir() || image.file_name().is_some_and(|name| name == CONFIG_NAME);
+        let layers = match DeviceConfig::read(image).ok().filter(|_| is_image) {
+            Some((config, path)) => config.written_places(path.parent().unwrap_or(Path::new("/"))),
+            None if is_writable => vec![image.to_owned()],
+            // What cannot be read is refused by who opens it.
+            None => Vec::new(),
+        };
+        Self {
+            layers,
+            cache: spec.cache.clone().filter(|_| is_image),
+        }
+    }
+
+    fn writes(&self) -> Vec<PathBuf> {
+        self.layers.iter().chain(&self.cache).cloned().collect()
+    }
+
+    fn files(&self, more: Vec<PathBuf>) -> Files {
+        Files {
+            reads: Reads::All,
+            writes: [self.writes(), more].concat(),
+            clears: Vec::new(),
+            ports: match self.cache {
+                // A registry's answers name other hosts.
+                Some(_) => Ports::Opened(Vec::new()),
+                None => Ports::Called(Vec::new()),
+            },
+        }
+    }
+
+    const fn sockets(&self) -> Sockets {
+        match self.cache {
+            Some(_) => Sockets::OfNetwork,
+            None => Sockets::Given,
+        }
+    }
+
+    /// Makes the cache, which a confined process cannot.
+    fn make_cache(&self) -> anyhow::Result<()> {
+        let Some(dir) = &self.cache else {
+            return Ok(());
+        };
+        rawio::private::make_dir(dir).with_context(|| format!("making {}", dir.display()))
+    }
+}
+
+/// Confines a worker of block images: it writes to the cache and to layers of its images, and opens connections
+/// only if it fetches. Without needs, which a node of an earlier release does not tell, it keeps its files and its
+/// network. To be called before it starts a thread.
+///
+/// # Errors
+/// If the kernel refuses: it must not serve then.
+pub fn image_worker(needs: Option<&ImageNeeds>) -> anyhow::Result<()> {
+    const CONFINING: &str = "confining the worker";
+    if is_off()? {
+        return Ok(());
+    }
+    let Some(needs) = needs else {
+        let keep = [&SERVING[..], &[Capability::CAP_DAC_OVERRIDE]].concat();
+        return confine::capabilities::keep_only(&keep)
+            .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+            .context(CONFINING);
+    };
+    needs.make_cache()?;
+    confine::capabilities::keep_only(&IMAGES)
+        .and_then(|()| needs.files(Vec::new()).confine())
+        .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+        .and_then(|()| confine::calls::deny_mounting(needs.sockets()))
+        .context(CONFINING)
+}
+
+/// Confines the daemon of a mount of a block image like [`image_worker`]: it also writes beneath `run_dir`. It can no
+/// longer mount or unmount; a helper does that. To be called before it starts a thread.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn image_daemon(run_dir: &Path, needs: Option<&ImageNeeds>) -> anyhow::Result<()> {
+    if is_off()? {
+        return Ok(());
+    }
+    let needs = needs.context("an image that is served without saying what that takes")?;
+    needs.make_cache()?;
+    let keep = [&SERVING[..], &[Capability::CAP_DAC_OVERRIDE]].concat();
+    let own = vec![run_dir.to_owned(), FUSE.into(), READAHEAD.into()];
+    confine::capabilities::keep_only(&keep)
+        .and_then(|()| needs.files(own).confine())
+        .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+        .context("confining the daemon")
+}
+
+/// Removes from a daemon what it does not need once it has mounted.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn image_daemon_mounted(needs: &ImageNeeds) -> anyhow::Result<()> {
+    if is_off()? {
+        return Ok(());
+    }
+    confine::calls::deny_mounting(needs.sockets()).context("confining the daemon")
+}
