@@ -1,7 +1,9 @@
-//! Packages: a `.deb` and a `.rpm` with the programs, their manual pages, completions, units and defaults.
+//! Packages: a `.deb` and a `.rpm` with the programs, their manual pages, completions, units and defaults; or an archive
+//! of static programs.
 
 mod deb;
 mod layout;
+mod musl;
 mod rpm;
 mod scripts;
 
@@ -30,6 +32,17 @@ pub(crate) struct Options {
     /// Kinds of packages
     #[arg(long, value_name = "KIND", default_values = ["deb", "rpm"], value_delimiter = ',')]
     kinds: Vec<Kind>,
+    /// Make an archive of programs that need nothing but a kernel instead, for a processor
+    #[arg(long, value_name = "PROCESSOR", conflicts_with = "kinds", num_args = 0..=1, default_missing_value = "x86_64")]
+    r#static: Option<musl::Processor>,
+    /// Profile that static programs are built with
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "release",
+        requires = "static"
+    )]
+    profile: String,
     /// Directory of programs that are built already; without it a release is built
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
@@ -39,6 +52,15 @@ pub(crate) struct Options {
     /// Directory to write them to; made if it is not there
     #[arg(long, value_name = "DIR", default_value = "target/dist")]
     out: PathBuf,
+}
+
+impl Options {
+    const fn version(&self) -> Version {
+        Version {
+            version: env!("CARGO_PKG_VERSION"),
+            release: self.release,
+        }
+    }
 }
 
 /// A package's name and version.
@@ -51,6 +73,9 @@ struct Version {
 /// Makes the packages, and prints where they are.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let root = workspace::root()?;
+    if let Some(processor) = options.r#static {
+        return run_static(options, processor, &root);
+    }
     let programs = match &options.programs {
         Some(dir) => dir.clone(),
         None => build(&root)?,
@@ -60,11 +85,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (man, completions) = (scratch.join("man"), scratch.join("completions"));
     pages::man(&man)?;
     pages::completions(&completions)?;
-    let stripped = strip(&programs, &scratch.join("programs"))?;
-    let version = Version {
-        version: env!("CARGO_PKG_VERSION"),
-        release: options.release,
-    };
+    let stripped = strip(&programs, &scratch.join("programs"), "strip")?;
+    let version = options.version();
     for kind in &options.kinds {
         let family = match kind {
             Kind::Deb => Family::Debian,
@@ -77,6 +99,20 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         };
         println!("made {}", package.display());
     }
+    clear(&scratch)
+}
+
+/// Makes an archive of static programs, and prints where it is.
+fn run_static(options: &Options, processor: musl::Processor, root: &Path) -> anyhow::Result<()> {
+    let programs = match &options.programs {
+        Some(dir) => dir.clone(),
+        None => musl::build(root, processor, &options.profile)?,
+    };
+    let scratch = options.out.join("scratch");
+    clear(&scratch)?;
+    let stripped = strip(&programs, &scratch, processor.strip())?;
+    let archive = musl::archive(&stripped, processor, &options.version(), &options.out)?;
+    println!("made {}", archive.display());
     clear(&scratch)
 }
 
@@ -98,13 +134,13 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Copies the programs without what only a debugger uses.
-fn strip(from: &Path, to: &Path) -> anyhow::Result<PathBuf> {
+fn strip(from: &Path, to: &Path, strip: &str) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(to).with_context(|| format!("making {}", to.display()))?;
     for name in layout::PROGRAMS {
         let program = from.join(name);
         ensure!(program.exists(), "{} is not built", program.display());
         call(
-            Command::new("strip")
+            Command::new(strip)
                 .arg("--strip-debug")
                 .arg(program)
                 .arg("-o")

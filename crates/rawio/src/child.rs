@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::Resource;
 
 use crate::mount::Forbids;
 use crate::pidfd::PidFd;
@@ -73,8 +74,8 @@ pub enum Step<'a> {
     NewSession,
     /// Changes its directory.
     ChangeDir(&'a CStr),
-    /// Bounds a resource (`RLIMIT_*`) softly and firmly.
-    Limit(u32, u64),
+    /// Bounds a resource softly and firmly.
+    Limit(Resource, u64),
     /// Removes all capabilities from the bounding set: no program restores one.
     EmptyBoundingSet,
     /// Leaves all groups and becomes a user with one group. A user that is not root has no
@@ -274,7 +275,7 @@ mod tests {
         let arguments = [c"sh", c"-c", script];
         let steps = [
             Step::NewSession,
-            Step::Limit(libc::RLIMIT_CORE, 0),
+            Step::Limit(Resource::RLIMIT_CORE, 0),
             Step::NoNewPrivileges,
             Step::ChangeDir(c"/"),
             Step::Descriptors(descriptors),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::libc;
+use nix::sys::resource::Resource;
 use rawio::child::{Birth, Instruction, OwnMount, StartError, Started, Step, Steps};
 use rawio::mount::{DetachedMount, Forbids};
 
@@ -233,10 +234,10 @@ pub(crate) fn confine_steps<'a>(
     let limit = |resource, value| ("setting a limit", Step::Limit(resource, value));
     let mut steps = vec![
         ("starting a session", Step::NewSession),
-        limit(libc::RLIMIT_CORE, 0),
-        limit(libc::RLIMIT_NOFILE, limits.descriptors.into()),
-        limit(libc::RLIMIT_NPROC, limits.processes.into()),
-        limit(libc::RLIMIT_MEMLOCK, 64 << 10),
+        limit(Resource::RLIMIT_CORE, 0),
+        limit(Resource::RLIMIT_NOFILE, limits.descriptors.into()),
+        limit(Resource::RLIMIT_NPROC, limits.processes.into()),
+        limit(Resource::RLIMIT_MEMLOCK, 64 << 10),
         (
             "becoming another user",
             Step::Become {

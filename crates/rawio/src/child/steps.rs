@@ -149,12 +149,13 @@ fn carry_out_one(step: &Step<'_>, pointers: &mut Pointers, tell: &mut RawFd) -> 
         // SAFETY: the path ends with a NUL.
         Step::ChangeDir(path) => done(unsafe { libc::chdir(path.as_ptr()) }),
         Step::Limit(resource, value) => {
+            let resource = *resource as libc::c_int; // C libraries differ in its type, the kernel's call does not
             let limit = libc::rlimit64 {
                 rlim_cur: *value,
                 rlim_max: *value,
             };
             // SAFETY: the limit is on the stack and only read.
-            done(unsafe { libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0) })
+            done(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &raw const limit, 0) })
         }
         Step::EmptyBoundingSet => empty_bounding_set(),
         Step::Become { uid, gid } => become_user(*uid, *gid),

@@ -200,8 +200,8 @@ impl Parts {
         let limit = |resource, value| ("setting a limit", Step::Limit(resource, value));
         steps.extend([
             ("starting a session", Step::NewSession),
-            limit(libc::RLIMIT_CORE, 0),
-            limit(libc::RLIMIT_NPROC, processes_max()),
+            limit(Resource::RLIMIT_CORE, 0),
+            limit(Resource::RLIMIT_NPROC, processes_max()),
             (
                 "becoming root of its namespace",
                 Step::Become { uid: 0, gid: 0 },
