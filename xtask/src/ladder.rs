@@ -137,6 +137,7 @@ const LADDER: &[Rung] = &[
             "blockexport",
             "blockimages",
             "blocks",
+            "bootstore",
             "node-api",
             "oci",
         ],

@@ -4,6 +4,7 @@ use std::io::Cursor;
 use std::ops::ControlFlow;
 
 use anyhow::{Context as _, ensure};
+use blockimages::convert::data_of;
 use blockimages::plan::{PLAN_BYTES_MAX, StartPlan};
 use blocks::Digest;
 use oci::registry::{Repository, Target};
@@ -42,7 +43,7 @@ pub fn push(
     let found = repository.image(&Target::of(to), &Platform::host(), &mut *watch)?;
     let (subject, image) =
         found.with_context(|| format!("{} is not in the registry", to.familiar()))?;
-    let layers: Vec<_> = image.layers.iter().map(|layer| layer.digest).collect();
+    let layers: Vec<_> = image.layers.iter().map(data_of).collect();
     ensure!(
         plan.layers().iter().any(|layer| layers.contains(layer)),
         "{} has none of the layers of the plan",
@@ -75,12 +76,13 @@ fn push_bytes(
     Ok(Descriptor::new(media_type, digest, len))
 }
 
-/// Pulls the newest plan of a block image, given the digest of its manifest; `None` if the registry has none.
+/// Pulls the newest plan of a block image, given the digest of its manifest and its layers; `None` if the registry has
+/// none. What the plan says of other layers is left out: it is kept for all images that have them.
 ///
 /// # Errors
-/// If the registry's response is not valid, or its artifact is not a plan.
+/// If the registry's response is not valid, its artifact is not a plan, or is about none of these layers.
 pub fn pull(
-    subject: Digest,
+    (subject, layers): (Digest, &[Digest]),
     repository: &Repository,
     watch: Watch<'_>,
 ) -> anyhow::Result<Option<StartPlan>> {
@@ -105,8 +107,12 @@ pub fn pull(
     };
     // It compares the digest.
     repository.stream_blob(blob, &mut take, watch)?;
-    let plan = StartPlan::decode(&bytes);
-    Ok(Some(
-        plan.context("the plan of the registry cannot be used")?,
-    ))
+    let plan = StartPlan::decode(&bytes).context("the plan of the registry cannot be used")?;
+    let plan = plan.restricted_to(layers);
+    ensure!(
+        !plan.is_empty(),
+        "the plan {} is of other layers than the image's",
+        found.digest
+    );
+    Ok(Some(plan))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lsmt::{Layer, ReadAt};
 
-use crate::{ImageError, Start};
+use crate::{ImageError, LayerStart, Start};
 
 /// A layer that is not on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +31,15 @@ pub trait BlobSource: Send + Sync {
         start: &Start,
     ) -> Result<Vec<Layer>, ImageError>;
 
-    /// Opens a blob that is no block image: a layer of a container image.
+    /// Opens a blob that is no block image, a layer of a container image, and begins to fetch what the start is known to
+    /// read of it.
     ///
     /// # Errors
     /// If there is no such blob.
-    fn blob(&self, blob_url: &str, layer: &RemoteLayer) -> Result<Arc<dyn ReadAt>, ImageError>;
+    fn blob(
+        &self,
+        blob_url: &str,
+        layer: &RemoteLayer,
+        start: LayerStart<'_>,
+    ) -> Result<Arc<dyn ReadAt>, ImageError>;
 }

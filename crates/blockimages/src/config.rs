@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use blocks::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::ImageError;
@@ -27,6 +28,14 @@ pub struct DeviceConfig {
     /// Where blobs are that are not on this machine: `https://registry/v2/repository/blobs`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub repo_blob_url: String,
+    /// The digest of the image's manifest in that registry, if it is known: a plan of its start may refer to it.
+    /// overlaybd does not know it.
+    #[serde(
+        default,
+        rename = "yolofsManifest",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub manifest: Option<Digest>,
     /// The layers, the lowest first; an image with an upper may have none.
     #[serde(default)]
     pub lowers: Vec<LowerConfig>,
@@ -190,11 +199,12 @@ impl UpperConfig {
 }
 
 impl DeviceConfig {
-    /// Returns the digests of the sealed layers, the lowest first, as far as they are known.
+    /// Returns the digests of the blobs that the sealed layers' data is in, the lowest first, as far as they are known: of
+    /// a turboOCI layer, that of the layer that it refers to.
     #[must_use]
-    pub fn digests(&self) -> Vec<Option<blocks::Digest>> {
+    pub fn digests(&self) -> Vec<Option<Digest>> {
         let lowers = self.lowers.iter();
-        lowers.map(|lower| lower.digest.parse().ok()).collect()
+        lowers.map(|lower| lower.data().parse().ok()).collect()
     }
 }
 
@@ -202,6 +212,13 @@ impl LowerConfig {
     /// Returns whether it refers to a layer of a container image for its data.
     pub(crate) const fn is_turbo(&self) -> bool {
         !self.target_file.is_empty() || !self.target_digest.is_empty()
+    }
+
+    fn data(&self) -> &str {
+        match self.is_turbo() {
+            true => &self.target_digest,
+            false => &self.digest,
+        }
     }
 
     pub(crate) fn status(&self, base: &Path) -> LayerStatus {

@@ -28,7 +28,7 @@ pub use filesystem::FileSystem;
 pub(crate) use layout::write as write_file;
 pub use lsmt::{Codec, ZFileOptions};
 pub use push::{Pushed, push};
-pub use registry::RegistryImage;
+pub use registry::{RegistryImage, data_of};
 pub use turbo::StoredLayer;
 
 use crate::turbo::GZIP_INDEX;
@@ -249,7 +249,7 @@ pub fn convert(
             .iter()
             .map(|layer| layer.lower(options.file_system))
             .collect(),
-        upper: None,
+        ..DeviceConfig::default()
     })?;
     Ok(Converted {
         manifest,

@@ -79,7 +79,8 @@ fn started_layers(
     let mut layers = Vec::new();
     for (number, lower) in (0..).zip(&config.lowers) {
         if lower.is_turbo() {
-            let opened = open_turbo_layer(number, lower, base, &config.repo_blob_url, remote);
+            let from = (remote, start);
+            let opened = open_turbo_layer(number, lower, base, &config.repo_blob_url, from);
             layers.push(Some(opened?));
             continue;
         }

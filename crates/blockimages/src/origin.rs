@@ -53,6 +53,8 @@ pub fn repository_of(blob_url: &str) -> Result<Reference, ParseReferenceError> {
 pub struct OriginConfig {
     /// How the registry is talked to.
     pub registry: RegistryConfig,
+    /// What to do if it does not let us read a blob: which login is missing, and where.
+    pub advice: Option<String>,
     /// The addresses of mirrors of it (`http://10.0.0.1:5050`), each asked before all that follow, and all of them
     /// before the registry. They are sent no password.
     pub mirrors: Vec<String>,
@@ -87,6 +89,7 @@ impl Registries {
         let mirrors = mirrors.map(|mirror| mirror.trim_end_matches('/').to_owned());
         let named = mirrors.map(|mirror| (mirror, &anonymous, Some(reference.registry())));
         let own = (config.registry.address(reference), &config.registry, None);
+        let advice = &config.advice;
         for (address, config, registry) in named.chain([own]) {
             let url = blob_url(&address, reference, digest);
             let mut url = url.ok_or_else(|| RegistryError::Protocol {
@@ -100,6 +103,10 @@ impl Registries {
             let client = self.client(&address, config)?;
             let login = config.credentials.clone();
             let place = RegistryPlace::new(client, url, pull_scope(reference), login);
+            let place = match advice {
+                Some(advice) if registry.is_none() => place.with_advice(advice.clone()),
+                _ => place,
+            };
             origin.places.push(Arc::new(place));
             origin.servers.push(address);
         }

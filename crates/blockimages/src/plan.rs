@@ -157,6 +157,22 @@ impl StartPlan {
         }
     }
 
+    /// Leaves out what is read of other layers than these.
+    #[must_use]
+    pub fn restricted_to(&self, layers: &[Digest]) -> Self {
+        let mut restricted = Self {
+            recorded_at: self.recorded_at,
+            ..Self::default()
+        };
+        for read in &self.reads {
+            let layer = self.layers.get(usize::from(read.layer));
+            if let Some(digest) = layer.filter(|digest| layers.contains(digest)) {
+                restricted.push(*digest, read.first..read.first + u64::from(read.blocks));
+            }
+        }
+        restricted
+    }
+
     /// Appends what `other` reads of layers that this one reads nothing of.
     pub fn add(&mut self, other: &Self) {
         let own = self.layers.len();

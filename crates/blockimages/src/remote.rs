@@ -93,9 +93,15 @@ impl CachedBlobs {
             }
             thread::sleep(Duration::from_millis(20));
         }
+        self.has_plans()
+    }
+
+    /// Returns whether all plans have been fetched, and no part of them failed.
+    #[must_use]
+    pub fn has_plans(&self) -> bool {
         let work = self.work.lock();
         let mut plans = work.iter().filter_map(|work| work.plan.as_ref());
-        plans.all(PlanFetcher::is_complete)
+        plans.all(|plan| plan.is_done() && plan.is_complete())
     }
 
     /// Returns a source of blobs of registries, each talked to as `config` says for it.
@@ -148,20 +154,31 @@ impl BlobSource for CachedBlobs {
         Ok(opened.into_iter().map(|blob| blob.layer).collect())
     }
 
-    fn blob(&self, blob_url: &str, layer: &RemoteLayer) -> Result<Arc<dyn ReadAt>, ImageError> {
+    fn blob(
+        &self,
+        blob_url: &str,
+        layer: &RemoteLayer,
+        start: LayerStart<'_>,
+    ) -> Result<Arc<dyn ReadAt>, ImageError> {
         let cached = self.cached(blob_url, layer)?;
+        let mut work = Work::default();
+        let plan = start.plan().into_iter();
+        let end = |range: &Range<u64>| range.end.min(layer.size);
+        let plan = plan.map(|(_, range)| (Arc::clone(&cached), range.start..end(&range)));
+        let plan: Vec<_> = plan.filter(|(_, range)| !range.is_empty()).collect();
+        if self.background != Background::Nothing && !plan.is_empty() {
+            work.plan = Some(PlanFetcher::start(&plan));
+        }
         if self.background == Background::Everything {
             let filler = Filler::start(Arc::clone(&cached));
             let filler = filler.map_err(|source| ImageError::Origin {
                 digest: layer.digest.clone(),
                 source,
             })?;
-            self.work.lock().push(Work {
-                plan: None,
-                fillers: vec![filler],
-            });
+            work.fillers.push(filler);
         }
-        Ok(cached)
+        self.work.lock().push(work);
+        Ok(start.watched(cached))
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lsmt::{ReadAt, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
 use parking_lot::Mutex;
@@ -22,6 +23,19 @@ pub struct StartRecorder(Arc<Mutex<Recording>>);
 struct Recording {
     seen: HashSet<(u32, u64)>,
     reads: Vec<TraceRead>,
+    last: Option<Instant>,
+    is_over: bool,
+}
+
+/// How far a recording is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordingProgress {
+    /// Bytes that were read so far.
+    pub bytes: u64,
+    /// How long ago something was read that had not been read before; `None` if nothing was read.
+    pub quiet: Option<Duration>,
+    /// Whether it was stopped.
+    pub is_over: bool,
 }
 
 impl StartRecorder {
@@ -34,9 +48,33 @@ impl StartRecorder {
         }
     }
 
+    /// Returns how far it is.
+    #[must_use]
+    pub fn progress(&self) -> RecordingProgress {
+        let recording = self.0.lock();
+        RecordingProgress {
+            bytes: recording.seen.len() as u64 * BLOCK_BYTES,
+            quiet: recording.last.map(|last| last.elapsed()),
+            is_over: recording.is_over,
+        }
+    }
+
+    /// Records no more, and returns the memory that it took.
+    pub fn stop(&self) {
+        *self.0.lock() = Recording {
+            is_over: true,
+            ..Recording::default()
+        };
+    }
+
     fn note(&self, layer: u32, range: &Range<u64>) {
         let mut recording = self.0.lock();
-        let Recording { seen, reads } = &mut *recording;
+        if recording.is_over {
+            return;
+        }
+        let Recording {
+            seen, reads, last, ..
+        } = &mut *recording;
         for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
             if seen.len() >= BLOCKS_MAX {
                 return;
@@ -44,6 +82,7 @@ impl StartRecorder {
             if !seen.insert((layer, block)) {
                 continue;
             }
+            *last = Some(Instant::now());
             let offset = block * BLOCK_BYTES;
             let is_full = reads.len() as u64 >= TRACE_RECORDS_MAX;
             match reads.last_mut() {
@@ -167,5 +206,11 @@ mod tests {
         };
         assert_eq!(start.of_layer(0).plan(), [(0, 4096..16_384), (2, 0..4096)]);
         assert_eq!(start.of_layer(2).plan(), []);
+        let progress = recorder.progress();
+        assert_eq!((progress.bytes, progress.is_over), (5 * BLOCK_BYTES, false));
+        assert!(progress.quiet.is_some());
+        recorder.stop();
+        recorder.note(2, &(0..1));
+        assert!(recorder.trace().reads.is_empty() && recorder.progress().is_over);
     }
 }

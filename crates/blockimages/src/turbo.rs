@@ -10,7 +10,7 @@ use lsmt::{FileStorage, GzipIndex, GzipTar, Layer, LsmtError, ReadAt};
 
 use crate::config::Place;
 use crate::error::file;
-use crate::{BlobSource, ImageError, LowerConfig, RemoteLayer};
+use crate::{BlobSource, ImageError, LowerConfig, RemoteLayer, Start};
 
 /// The file of a layer's metadata that marks them.
 pub(crate) const MARKER: &str = ".turbo.ociv1";
@@ -83,8 +83,9 @@ pub(crate) fn open_layer(
     lower: &LowerConfig,
     base: &Path,
     blob_url: &str,
-    remote: Option<&dyn BlobSource>,
+    (remote, start): (Option<&dyn BlobSource>, &Start),
 ) -> Result<Layer, ImageError> {
+    let start = start.of_layer(number);
     let Place::Local(path) = lower.place(base) else {
         return Err(ImageError::Rule {
             path: base.into(),
@@ -105,7 +106,7 @@ pub(crate) fn open_layer(
         }
     };
     let target: Arc<dyn ReadAt> = match lower.target_file.is_empty() {
-        false => storage(&base.join(&lower.target_file))?,
+        false => start.watched(storage(&base.join(&lower.target_file))?),
         true => {
             let digest = lower.target_digest.clone();
             // Without a digest of its own, the size in the configuration is that of the target.
@@ -118,7 +119,7 @@ pub(crate) fn open_layer(
                 digest,
                 size,
             };
-            remote.blob(blob_url, &layer)?
+            remote.blob(blob_url, &layer, start)?
         }
     };
     let tar: Arc<dyn ReadAt> = match index {

@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use blockimages::convert::{
     ConvertError, ConvertOptions, Converted, DataPlace, FileSystem, convert,
 };
+use blockimages::plan::StartPlan;
 use blockimages::{
-    BlobSource, CONFIG_NAME, DeviceConfig, ImageError, RemoteLayer, Start, open_image,
+    BlobSource, CONFIG_NAME, DeviceConfig, ImageError, LayerStart, RemoteLayer, Start,
+    StartRecorder, open_image, open_image_from,
 };
 use blocks::BlockDevice;
 use lsmt::{FileStorage, Layer, ReadAt};
@@ -120,6 +122,8 @@ fn overlaybds_own_image_is_read() {
 struct Counting {
     blobs: PathBuf,
     read: Arc<AtomicU64>,
+    /// Bytes that are known to be read.
+    planned: AtomicU64,
 }
 
 struct CountingBlob {
@@ -143,16 +147,24 @@ impl BlobSource for Counting {
         unreachable!("there is no layer with data")
     }
 
-    fn blob(&self, blob_url: &str, layer: &RemoteLayer) -> Result<Arc<dyn ReadAt>, ImageError> {
+    fn blob(
+        &self,
+        blob_url: &str,
+        layer: &RemoteLayer,
+        start: LayerStart<'_>,
+    ) -> Result<Arc<dyn ReadAt>, ImageError> {
+        let planned = start.plan().into_iter();
+        let planned: u64 = planned.map(|(_, range)| range.end - range.start).sum();
+        self.planned.fetch_add(planned, Relaxed);
         assert_eq!(blob_url, "https://registry/v2/some/app/blobs");
         let path = self
             .blobs
             .join(layer.digest.strip_prefix("sha256:").unwrap());
         assert_eq!(layer.size, path.metadata().unwrap().len());
-        Ok(Arc::new(CountingBlob {
+        Ok(start.watched(Arc::new(CountingBlob {
             file: FileStorage::new(fs::File::open(path).unwrap()),
             read: Arc::clone(&self.read),
-        }))
+        })))
     }
 }
 
@@ -178,8 +190,14 @@ fn a_read_fetches_what_it_needs_of_a_layer_elsewhere() {
     let elsewhere = Counting {
         blobs: dir.join("blobs/sha256"),
         read: Arc::clone(&read),
+        planned: AtomicU64::new(0),
     };
-    let device = open_image(&path, Some(&elsewhere)).unwrap();
+    let recorder = StartRecorder::default();
+    let start = Start {
+        plan: None,
+        recorder: Some(recorder.clone()),
+    };
+    let device = open_image_from(&path, Some(&elsewhere), &start).unwrap();
     assert_eq!(read.load(Relaxed), 0, "opening needs no data");
     // Somewhere in the file of 9 MB.
     let mut block = [0; 4096];
@@ -188,6 +206,16 @@ fn a_read_fetches_what_it_needs_of_a_layer_elsewhere() {
     // At most the part between two access points, and a buffer.
     let fetched = read.load(Relaxed);
     assert!((1..=1_300_000).contains(&fetched), "{fetched}");
+    // What was read of the layer is a plan of it, for the next that opens it.
+    let digests = config.digests();
+    let plan = StartPlan::of_trace(&recorder.trace(), &digests, 1);
+    assert!(plan.bytes() >= fetched / 2, "{} of {fetched}", plan.bytes());
+    let start = Start {
+        plan: Some(plan.trace_of(&digests)),
+        recorder: None,
+    };
+    open_image_from(&path, Some(&elsewhere), &start).unwrap();
+    assert_eq!(elsewhere.planned.load(Relaxed), plan.bytes());
     assert!(content(&device) == here, "the devices differ");
 }
 

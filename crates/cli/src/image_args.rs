@@ -68,6 +68,7 @@ pub(crate) fn spec(
         cache: cache.map(absolute).transpose()?,
         cache_bytes: limit.0,
         background,
+        record: false,
         plan: true,
         registry,
         mirrors: Vec::new(),

@@ -214,6 +214,7 @@ mod tests {
                 ..ServedStatus::default()
             }),
             nic: None,
+            image: None,
             warnings: Vec::new(),
         }
     }

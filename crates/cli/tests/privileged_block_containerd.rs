@@ -3,6 +3,7 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod block_containers;
 mod cri;
 mod lab;
 mod node;
@@ -13,107 +14,21 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use block_containers::{
+    DOCUMENTS, NOISE, Source, devices, expected, is_removed, pull, run, unpacked,
+};
 use cri::{Cri, Images, until_pods_are_possible};
+use lab::docker29::Docker29;
 use lab::service::{Service, signal_to};
 use lab::{Lab, noise, ok, until};
 use nix::sys::signal::Signal;
 use node::{Node, archive};
 use oci::Reference;
 use oci::registry::{Access, RegistryConfig, Repository, Target, Transport};
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::registries::{Kind, Proxy, Registry};
 
-/// Bytes of the one large file of the image. They do not compress.
-const NOISE: usize = 8_000_000;
-/// More than the manifest, the configuration and all headers take.
-const DOCUMENTS: u64 = 20_000;
 const READ: &str = "cat /srv/greeting; md5sum </srv/noise";
-
-/// A registry with a block image of two layers.
-struct Source {
-    proxy: Proxy,
-    _registry: Registry,
-}
-
-impl Source {
-    /// Makes an image, converts it, and pushes it.
-    fn new(lab: &Lab) -> Self {
-        Self::of(lab, &archive(lab, NOISE))
-    }
-
-    /// Converts what `docker save` wrote, and pushes it.
-    fn of(lab: &Lab, archive: &Path) -> Self {
-        let registry = Registry::start(Kind::Docker);
-        let image = format!("docker-archive:{}", archive.display());
-        let to = format!("{}/small:block", registry.host());
-        let mut convert = lab.yolofs();
-        convert.args(["block", "convert", &image]);
-        ok(convert
-            .arg(lab.path("converted"))
-            .args(["--name", "small", "--push", &to]));
-        Self {
-            proxy: Proxy::before(&registry),
-            _registry: registry,
-        }
-    }
-
-    /// Returns the name of the image, whose bytes are counted.
-    fn image(&self) -> String {
-        format!("{}/small:block", self.proxy.host())
-    }
-}
-
-/// Returns what a container says that reads the image.
-fn expected(lab: &Lab) -> String {
-    let file = lab.path("noise");
-    fs::write(&file, noise(7, NOISE)).unwrap();
-    let sum = ok(Command::new("md5sum").stdin(fs::File::open(&file).unwrap()));
-    format!("hello\n{sum}")
-}
-
-fn pull(node: &Node<'_>, image: &str) {
-    node.ctr(&[
-        "images",
-        "pull",
-        "--plain-http",
-        "--snapshotter",
-        "yolofs",
-        image,
-    ]);
-}
-
-/// Runs a shell in a container of an image, and returns what it said.
-fn run(lab: &Lab, node: &Node<'_>, image: &str, id: &str, script: &str) -> String {
-    let out = lab.path(&format!("{id}.said"));
-    let uri = format!("file://{}", out.display());
-    let run = ["run", "--rm", "--log-uri", &uri, image, id];
-    node.ctr(&[&run[..], &["/bin/sh", "-c", script]].concat());
-    fs::read_to_string(&out).unwrap()
-}
-
-/// Returns the files that layers were unpacked to.
-fn unpacked(node: &Node<'_>) -> Vec<PathBuf> {
-    let dirs = fs::read_dir(node.root().join("snapshots")).unwrap();
-    let roots = dirs.map(|dir| dir.unwrap().path().join("fs"));
-    let files = roots.flat_map(|root| fs::read_dir(root).unwrap());
-    files.map(|file| file.unwrap().path()).collect()
-}
-
-fn devices(lab: &Lab) -> Vec<Value> {
-    // It fails while a device that is about to go is served by nobody.
-    let status = lab.yolofs().args(["block", "status", "--json"]).output();
-    serde_json::from_slice(&status.unwrap().stdout).unwrap()
-}
-
-fn is_removed(lab: &Lab, node: &Node<'_>, image: &str) {
-    node.ctr(&["images", "rm", "--sync", image]);
-    until("all snapshots to go", || node.directories() == 0);
-    until("the device to go", || devices(lab).is_empty());
-    let at = node.root().join("devices");
-    until("its directory to go", || {
-        fs::read_dir(&at).unwrap().count() == 0
-    });
-}
 
 #[test]
 fn privileged_a_block_image_is_pulled_without_its_layers() {
@@ -149,7 +64,8 @@ fn privileged_debians_containerd_runs_block_images() {
     let archive = archive(&lab, NOISE);
     let images = Images::new(&lab, &archive);
     let root = "containerd/io.containerd.snapshotter.v1.yolofs";
-    let node = Node::start_with(&lab, &[], root, &images.config(&lab));
+    let flags = ["--auto-record", "--until", "quiet:0.5"];
+    let node = Node::start_with(&lab, &flags, root, &images.config(&lab));
     let cri = Cri::of(&node);
     until_pods_are_possible(&cri);
     let source = Source::of(&lab, &archive);
@@ -161,6 +77,11 @@ fn privileged_debians_containerd_runs_block_images() {
     let pod = cri.pod("block-pod", &image);
     assert_eq!(pod.exec(READ), expected.trim_end());
     assert!(pod.lowers().contains("/devices/"), "{}", pod.lowers());
+    until("the first boot to be kept", || {
+        let (state, why) = node.first_boot(&pod.container);
+        assert_ne!(state, "failed", "{why}");
+        state == "recorded"
+    });
     // An image that is none is unpacked as ever.
     cri.pull(&images.app());
     let plain = cri.pod("plain-pod", &images.app());
@@ -178,6 +99,101 @@ fn privileged_debians_containerd_runs_block_images() {
         cri.remove_image(image);
     }
     is_removed(&lab, &node, &image);
+}
+
+#[test]
+fn privileged_pods_of_containerd_24_run_on_block_images() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let archive = archive(&lab, NOISE);
+    let images = Images::new(&lab, &archive);
+    let flags = ["--auto-record", "--until", "quiet:0.5"];
+    let mut node = Node::start_today_for_pods(&lab, &flags, &images.config_of_today(&lab));
+    let cri = Cri::of(&node);
+    until_pods_are_possible(&cri);
+    let source = Source::of(&lab, &archive);
+    let image = source.image();
+    cri.pull(&image);
+    let documents = source.proxy.bytes();
+    assert!(documents < DOCUMENTS, "{documents} bytes were pulled");
+    let expected = expected(&lab);
+    let first = cri.pod("block-first", &image);
+    assert_eq!(first.exec(READ), expected.trim_end());
+    assert!(first.lowers().contains("/devices/"), "{}", first.lowers());
+    until("the first boot to be kept", || {
+        let (state, why) = node.first_boot(&first.container);
+        assert_ne!(state, "failed", "{why}");
+        state == "recorded"
+    });
+    // What a pod wrote is its own, and it reads on whoever dies.
+    first.exec("echo new >/srv/new");
+    node.kill_snapshotter();
+    node.start_snapshotter();
+    let second = cri.pod("block-second", &image);
+    assert_eq!(second.exec("ls /srv"), "greeting\nnoise");
+    assert_eq!(first.exec("cat /srv/new"), "new");
+    assert_eq!(devices(&lab).len(), 1);
+    first.remove();
+    second.remove();
+    for image in [&image, &images.pause()] {
+        cri.remove_image(image);
+    }
+    until("all snapshots to go", || node.directories() == 0);
+    until("the device to go", || devices(&lab).is_empty());
+}
+
+#[test]
+fn privileged_docker_29_runs_containers_on_block_images() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let flags = ["--auto-record", "--until", "exit", "--all-xattrs"];
+    let node = Node::start_today(&lab, &flags);
+    let docker = Docker29::start(&lab, &node.containerd_socket(), "yolofs");
+    let source = Source::new(&lab);
+    let image = source.image();
+    docker.run(&["pull", "--quiet", &image]);
+    let documents = source.proxy.bytes();
+    assert!(documents < DOCUMENTS, "{documents} bytes were pulled");
+    let start = ["--network=none", &image, "sh", "-c", READ];
+    let id = docker.run(&[&["create", "--name", "block-docker"], &start[..]].concat());
+    assert_eq!(
+        docker.run(&["start", "-a", "block-docker"]),
+        expected(&lab).trim_end()
+    );
+    until("the first boot to be kept", || {
+        let (state, why) = node.first_boot(&id);
+        assert_ne!(state, "failed", "{why}");
+        state == "recorded"
+    });
+    // What it changed becomes a usual layer above the device.
+    let write = "echo new >/srv/new; rm /srv/greeting; ls /srv";
+    let writes = [
+        "run",
+        "--name",
+        "block-writes",
+        "--network=none",
+        &image,
+        "sh",
+        "-c",
+        write,
+    ];
+    assert_eq!(docker.run(&writes), "new\nnoise");
+    docker.run(&["commit", "block-writes", "committed"]);
+    let read = [
+        "run",
+        "--rm",
+        "--network=none",
+        "committed",
+        "sh",
+        "-c",
+        "cat /srv/new; ls /srv",
+    ];
+    assert_eq!(docker.run(&read), "new\nnew\nnoise");
+    assert_eq!(devices(&lab).len(), 1);
+    docker.run(&["rm", "block-docker", "block-writes"]);
+    docker.run(&["rmi", "committed", &image]);
+    until("all snapshots to go", || node.directories() == 0);
+    until("the device to go", || devices(&lab).is_empty());
 }
 
 /// A container that runs, and its files as it sees them.

@@ -103,9 +103,10 @@ impl SnapshotterSettings {
         root: &Path,
         run_dir: &RunDir,
         store: &StoreSettings,
+        first_boots: &Arc<FirstBootsHand>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ServedLowers> {
-        let first_boots = FirstBootsHand::new(self.policy()?, run_dir, root);
+        let first_boots = Arc::clone(first_boots);
         ServedLowers::new(
             store.open()?,
             root,
@@ -213,13 +214,15 @@ pub fn run(
     confinement::engine(Service::Snapshotter)?;
     let interrupt = Interrupt::install()?;
     recorder::reap(recorder)?;
-    let served = args.lowers(&root, &run_dir, store, &interrupt)?;
+    let first_boots = Arc::new(FirstBootsHand::new(args.policy()?, &run_dir, &root));
+    let served = args.lowers(&root, &run_dir, store, &first_boots, &interrupt)?;
     let images = NodeBlockImages::new(
         &root,
         &args.block_images,
         &containerd,
         store.absolute(),
         &run_dir,
+        first_boots,
         &interrupt,
     )?;
     let retired = Arc::clone(images.retired());

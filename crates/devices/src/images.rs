@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 
 use anyhow::Context as _;
 use blockimages::{
-    Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, OriginConfig, Start,
+    Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, OriginConfig, Start, StartRecorder,
 };
 use blocks::{BlockDevice, DeviceAccess};
-use node_api::image::{ImageSpec, Prefetch};
+use node_api::image::{ImageSpec, ImageStatus, KeptPlan, Prefetch, StartPlanState, StartStatus};
 use oci::Reference;
 use parking_lot::Mutex;
 
@@ -21,14 +21,75 @@ pub struct Images {
     caches: Mutex<Vec<(PathBuf, Weak<BlobCache>)>>,
 }
 
+/// Whether an image was opened before, for the same mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// It was not: a start follows.
+    First,
+    /// It was, by a worker that has ended: somebody waits for what he reads.
+    Again,
+}
+
 /// An image that can be read, and what fetches its layers meanwhile.
 pub struct OpenedImage {
     /// The image.
     pub device: Arc<dyn BlockDevice>,
     /// Where its layers come from, if they are not on this machine.
     pub cache: Option<Arc<BlobCache>>,
+    start: Start,
+    /// For the plan that is made of a recording.
+    image: PathBuf,
+    store: PathBuf,
     /// Fetches as long as it is there.
-    _blobs: Option<CachedBlobs>,
+    blobs: Option<CachedBlobs>,
+}
+
+impl OpenedImage {
+    /// Returns how its start goes, and what its cache has done.
+    #[must_use]
+    pub fn status(&self) -> ImageStatus {
+        let counts = self.cache.as_ref().map(|cache| cache.counts());
+        let counts = counts.unwrap_or_default();
+        let progress = self.start.recorder.as_ref().map(StartRecorder::progress);
+        let plan = match (&self.start.plan, progress) {
+            (_, Some(progress)) if progress.is_over => StartPlanState::Recorded,
+            (_, Some(_)) => StartPlanState::Recording,
+            (Some(_), None) if self.has_plan() => StartPlanState::Fetched,
+            (Some(_), None) => StartPlanState::Planned,
+            (None, None) => StartPlanState::Unknown,
+        };
+        let progress = progress.unwrap_or_default();
+        let quiet_ms = progress
+            .quiet
+            .map(|quiet| u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX));
+        ImageStatus {
+            start: StartStatus {
+                plan,
+                recorded_bytes: progress.bytes,
+                quiet_ms,
+            },
+            fetches: counts.requests,
+            fetched_bytes: counts.fetched_bytes,
+            cached_bytes: counts.cached_bytes,
+        }
+    }
+
+    fn has_plan(&self) -> bool {
+        self.blobs.as_ref().is_some_and(CachedBlobs::has_plans)
+    }
+
+    /// Makes a plan of what was read since the image was opened, and records no more.
+    ///
+    /// # Errors
+    /// If it is not being recorded, nothing was read, or the store cannot be written.
+    pub fn keep_plan(&self) -> anyhow::Result<KeptPlan> {
+        let recorder = self.start.recorder.as_ref();
+        let recorder = recorder.filter(|recorder| !recorder.progress().is_over);
+        let recorder = recorder.context("the start of this image is not being recorded")?;
+        let kept = plans::keep(&self.store, &self.image, &recorder.trace())?;
+        recorder.stop();
+        Ok(kept)
+    }
 }
 
 impl std::fmt::Debug for OpenedImage {
@@ -41,7 +102,7 @@ impl std::fmt::Debug for OpenedImage {
 }
 
 impl Images {
-    /// Opens an image, or a raw disk, and begins to fetch what the store knows of its start.
+    /// Opens an image, or a raw disk, and begins to fetch what is known of its start: by the store, or by its registry.
     ///
     /// # Errors
     /// If it cannot be opened, somebody else writes to it, or another process owns the cache.
@@ -50,7 +111,7 @@ impl Images {
         path: &Path,
         spec: &ImageSpec,
         store: &Path,
-        access: DeviceAccess,
+        (access, opening): (DeviceAccess, Opening),
     ) -> anyhow::Result<OpenedImage> {
         let dir = spec.cache.as_deref().filter(|_| is_image(path));
         let cache = dir
@@ -64,25 +125,34 @@ impl Images {
             let (talk, mirrors) = (spec.registry.clone(), spec.mirrors.clone());
             CachedBlobs::of_registries(cache, background, move |reference: &Reference| {
                 let config = registry::config(&talk, reference);
-                let registry =
-                    config.map_err(|error| std::io::Error::other(format!("{error:#}")))?;
+                let config = config.map_err(|error| std::io::Error::other(format!("{error:#}")))?;
                 let mirrors = mirrors.clone();
-                Ok(OriginConfig { registry, mirrors })
+                Ok(OriginConfig { mirrors, ..config })
             })
         });
         let plan = match &cache {
-            Some(_) if spec.plan => plans::known(store, path),
+            Some(_) if spec.plan => {
+                if opening == Opening::First {
+                    plans::take(store, path, spec);
+                }
+                plans::known(store, path)
+            }
             _ => None,
         };
+        // What an earlier process has seen of the start is lost, and half of it is no plan.
+        let records = spec.record && opening == Opening::First && !plans::is_whole(&plan, path);
         let start = Start {
             plan,
-            recorder: None,
+            recorder: records.then(StartRecorder::default),
         };
         let source = blobs.as_ref().map(|blobs| blobs as &dyn BlobSource);
         Ok(OpenedImage {
             device: open_image(path, access, source, &start)?,
             cache,
-            _blobs: blobs,
+            start,
+            image: path.to_owned(),
+            store: store.to_owned(),
+            blobs,
         })
     }
 

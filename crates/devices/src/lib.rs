@@ -13,7 +13,8 @@
 //! let disk = dir.path().join("disk.raw");
 //! std::fs::write(&disk, [7; 4096])?;
 //! let images = devices::Images::default();
-//! let opened = images.open(&disk, &ImageSpec::default(), dir.path(), DeviceAccess::ReadOnly)?;
+//! let how = (DeviceAccess::ReadOnly, devices::Opening::First);
+//! let opened = images.open(&disk, &ImageSpec::default(), dir.path(), how)?;
 //! assert_eq!(opened.device.info().size, 4096);
 //! # Ok::<(), anyhow::Error>(())
 //! ```
@@ -29,4 +30,4 @@ pub mod plans;
 mod registry;
 
 pub use export::exporter;
-pub use images::{Images, OpenedImage};
+pub use images::{Images, OpenedImage, Opening};

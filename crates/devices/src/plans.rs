@@ -1,12 +1,23 @@
-//! What the store of boot images knows of the starts of block images.
+//! What the store of boot images knows of the starts of block images, and what their registries know.
 
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
-use blockimages::plan::PlanShelf;
-use blockimages::{DeviceConfig, Trace};
+use anyhow::{Context as _, ensure};
+use blockimages::plan::{PlanShelf, StartPlan};
+use blockimages::{DeviceConfig, Trace, repository_of};
+use bootstore::store::StoreSettings;
+use node_api::image::{ImageSpec, KeptPlan};
+use oci::registry::{Access, Repository};
+
+use crate::registry;
 
 /// The directory of plans in a store.
 const PLANS: &str = "block-plans";
+
+/// How long a registry may take to bring a plan: who starts without one loses a few seconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the plans of a store.
 #[must_use]
@@ -26,4 +37,117 @@ pub fn known(store: &Path, image: &Path) -> Option<Trace> {
         log::warn!("cannot look for a plan of {}: {error:#}", image.display());
         None
     })
+}
+
+/// Returns whether a plan is one of this image: others have only its lower layers. Whatever a start reads, it reads the
+/// beginning of the file system, which the topmost layer has.
+pub(crate) fn is_whole(plan: &Option<Trace>, image: &Path) -> bool {
+    let layers = DeviceConfig::read(image).map_or(0, |(config, _)| config.lowers.len());
+    let reads = plan.iter().flat_map(|plan| &plan.reads);
+    let mut layers_read = reads.map(|read| read.layer as usize + 1);
+    layers_read.any(|layer| layer == layers)
+}
+
+/// Keeps what was recorded of the start of an image.
+///
+/// # Errors
+/// If nothing was read, or the store cannot be written.
+pub(crate) fn keep(store: &Path, image: &Path, trace: &Trace) -> anyhow::Result<KeptPlan> {
+    let digests = DeviceConfig::read(image)?.0.digests();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let plan = StartPlan::of_trace(trace, &digests, now.map_or(0, |now| now.as_secs()));
+    ensure!(
+        !plan.is_empty(),
+        "nothing was read of layers that have a digest in {}",
+        image.display()
+    );
+    make(store)?;
+    Ok(KeptPlan {
+        file: shelf(store).keep(&plan)?,
+        bytes: plan.bytes(),
+    })
+}
+
+fn make(store: &Path) -> anyhow::Result<()> {
+    let store = StoreSettings::to_read(store.to_owned()).open()?;
+    store.make().context("making the store")
+}
+
+/// Takes the plan that refers to an image in its registry into the store, if there is one. Without it, the start
+/// takes longer.
+pub(crate) fn take(store: &Path, image: &Path, spec: &ImageSpec) {
+    if let Err(error) = pull(store, image, spec) {
+        let image = image.display();
+        log::warn!("{image} is opened without the plan of its registry: {error:#}");
+    }
+}
+
+fn pull(store: &Path, image: &Path, spec: &ImageSpec) -> anyhow::Result<()> {
+    let (config, _) = DeviceConfig::read(image)?;
+    let Some(manifest) = config.manifest else {
+        return Ok(());
+    };
+    let reference = repository_of(&config.repo_blob_url)?;
+    let talk = registry::config(&spec.registry, &reference)?;
+    let repository = Repository::open(&reference, Access::Pull, &talk.registry)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut is_late = false;
+    let mut watch = |_| {
+        is_late = Instant::now() >= deadline;
+        match is_late {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    let layers: Vec<_> = config.digests().into_iter().flatten().collect();
+    let pulled = artifacts::plans::pull((manifest, &layers), &repository, &mut watch);
+    ensure!(
+        !is_late,
+        "{} did not bring it within {} s",
+        reference.registry(),
+        PATIENCE.as_secs()
+    );
+    if let Some(plan) = pulled? {
+        make(store)?;
+        shelf(store).keep_newer(&plan)?;
+        log::info!(
+            "took the plan of {} from its registry",
+            reference.familiar()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use blockimages::{CONFIG_NAME, LowerConfig};
+    use blocks::Digest;
+
+    use super::*;
+
+    #[test]
+    fn a_registry_that_says_nothing_is_not_waited_for() {
+        // It takes connections and never answers.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let config = DeviceConfig {
+            repo_blob_url: format!("http://{host}/v2/app/blobs"),
+            manifest: Some(Digest([1; 32])),
+            lowers: vec![LowerConfig {
+                digest: Digest([2; 32]).to_string(),
+                size: 4096,
+                ..LowerConfig::default()
+            }],
+            ..DeviceConfig::default()
+        };
+        let text = serde_json::to_vec(&config).unwrap();
+        std::fs::write(dir.path().join(CONFIG_NAME), text).unwrap();
+        let store = dir.path().join("store");
+        let why = pull(&store, dir.path(), &ImageSpec::default()).unwrap_err();
+        assert!(why.to_string().contains("within 5 s"), "{why:#}");
+        assert!(!store.exists(), "a store without a plan");
+    }
 }

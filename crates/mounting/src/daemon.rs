@@ -350,6 +350,7 @@ impl Daemon {
             boot: prewarm.and_then(|prewarm| self.parts.boot_status(&counters, prewarm)),
             served: Some(self.parts.served_status(&counters)),
             nic: self.parts.nic.as_ref().map(|nic| nic.status()),
+            image: None,
             warnings: self.parts.warnings(),
         }
     }

@@ -21,6 +21,7 @@ use super::view::{Drained, MountView, NodeView, Upgraded};
 use crate::bodies::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
 use crate::boot_choice::BootChoice;
 use crate::device::{Attached, DeviceSpec, DeviceView};
+use crate::image::KeptPlan;
 use crate::mount_daemon::PrewarmSummary;
 use host::run_dir::RunDir;
 
@@ -198,6 +199,15 @@ impl NodeClient {
         let path = format!("/v1/devices/{name}");
         self.send(Pace::Change, Method::DELETE, &path, NOTHING.as_ref())?;
         Ok(())
+    }
+
+    /// Has the node make a plan of what was read of a device since it was attached.
+    ///
+    /// # Errors
+    /// [`CallError`], whose variants say why.
+    pub fn keep_plan(&self, name: &str) -> Result<KeptPlan, CallError> {
+        let path = format!("/v1/devices/{name}/plan");
+        self.ask(Pace::Change, Method::POST, &path, &NOTHING)
     }
 
     /// Has the node unmount all, and take no more mounts.

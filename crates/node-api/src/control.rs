@@ -6,6 +6,7 @@ use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
 use crate::boot_choice::BootChoice;
 use crate::device::{Attached, DeviceSpec, DeviceView};
+use crate::image::KeptPlan;
 use crate::mount_daemon::PrewarmSummary;
 
 /// The node, as the API sees it. Calls block, each within its own deadline; they are made from
@@ -64,6 +65,12 @@ pub trait NodeControl: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`NodeError::NoDevice`]; [`NodeError::Conflict`] if what is mounted of it is in use.
     fn detach(&self, name: &str) -> Result<(), NodeError>;
+
+    /// Makes a plan of what was read of a device since it was attached, and records no more.
+    ///
+    /// # Errors
+    /// [`NodeError::NoDevice`]; [`NodeError::Conflict`] if it is not being recorded, or nothing was read.
+    fn keep_plan(&self, name: &str) -> Result<KeptPlan, NodeError>;
 
     /// Takes no more mounts, and unmounts all.
     ///

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
-use crate::image::ImageSpec;
+use crate::image::{ImageSpec, StartStatus};
 use crate::mount_state::MountState;
 
 /// The longest name: it is a part of the names of files.
@@ -84,6 +84,10 @@ impl DeviceSpec {
             "an EROFS is mounted of a file: choose the kind file"
         );
         ensure!(
+            is_file || !self.options.record,
+            "the start of a file can be recorded: choose the kind file, or leave `record` out"
+        );
+        ensure!(
             !(is_file && self.writable),
             "a file can only be read: choose the kind nbd or vhost_user to write"
         );
@@ -156,12 +160,18 @@ pub struct DeviceStatus {
     pub bytes_read: u64,
     /// Bytes that were written, zeroed or trimmed.
     pub bytes_written: u64,
+    /// Requests to registries, for all devices that share the cache.
+    #[serde(default)]
+    pub fetches: u64,
     /// Bytes that were fetched for all devices that share the cache.
     #[serde(default)]
     pub fetched_bytes: u64,
     /// Bytes in the cache.
     #[serde(default)]
     pub cached_bytes: u64,
+    /// How its start goes, if it is a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartStatus>,
 }
 
 /// A device that was asked for.
@@ -230,6 +240,7 @@ mod tests {
             r#", "kind": "file", "writable": true"#,
             r#", "kind": "nbd", "options": {"cache": "cache"}"#,
             r#", "kind": "nbd", "color": 1"#,
+            r#", "kind": "nbd", "options": {"record": true}"#,
         ] {
             spec(wrong).unwrap_err();
         }

@@ -27,6 +27,9 @@ pub struct ImageSpec {
     /// Whether what the store knows of the start of the layers is fetched first.
     #[serde(default = "yes")]
     pub plan: bool,
+    /// Whether the start is recorded, if no plan of it is known. A file only: `POST /v1/devices/{id}/plan` keeps it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub record: bool,
     /// How registries are talked to.
     #[serde(default)]
     pub registry: RegistrySpec,
@@ -46,8 +49,59 @@ pub enum Prefetch {
     Everything,
 }
 
-/// How registries are talked to. It has no secrets: a login is the one that `docker login` left to the user
-/// of the process that fetches.
+/// What is known of the start of an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StartPlanState {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// There was a plan, which is fetched first.
+    Planned,
+    /// There was one, and all of it has been fetched.
+    Fetched,
+    /// There was none, and what is read is being recorded.
+    Recording,
+    /// What was read became a plan.
+    Recorded,
+}
+
+/// How the start of an image goes, as its worker tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartStatus {
+    /// What is known of it.
+    pub plan: StartPlanState,
+    /// Bytes that were recorded, if it is being recorded.
+    #[serde(default)]
+    pub recorded_bytes: u64,
+    /// For how many milliseconds nothing new was read, if it is being recorded and something was.
+    #[serde(default)]
+    pub quiet_ms: Option<u64>,
+}
+
+/// An image that is served, as its worker tells. Counters of a cache are for all images that share it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageStatus {
+    /// How its start goes.
+    pub start: StartStatus,
+    /// Requests to registries.
+    pub fetches: u64,
+    /// Bytes that were fetched.
+    pub fetched_bytes: u64,
+    /// Bytes in the cache.
+    pub cached_bytes: u64,
+}
+
+/// A plan of a start that was recorded and kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptPlan {
+    /// Its file.
+    pub file: PathBuf,
+    /// Bytes that are fetched by it.
+    pub bytes: u64,
+}
+
+/// How registries are talked to. It has no secrets: a login is in a file that the process reads that fetches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RegistrySpec {
@@ -55,6 +109,10 @@ pub struct RegistrySpec {
     pub plain_http: bool,
     /// A file with authorities (PEM) that are trusted besides the system's; absolute.
     pub ca: Option<PathBuf>,
+    /// A file with logins, as `docker login` writes it, of which the one of the registry is used; absolute. The default is
+    /// that of the user of the process that fetches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login: Option<PathBuf>,
     /// Hosts that may be sent the password, besides those of the registry's domain.
     pub token_hosts: Vec<String>,
     /// Networks that redirects may lead into, though they are further inside than the registry.
@@ -68,6 +126,7 @@ impl Default for ImageSpec {
             cache_bytes: CACHE_BYTES,
             background: Prefetch::default(),
             plan: true,
+            record: false,
             registry: RegistrySpec::default(),
             mirrors: Vec::new(),
         }
@@ -99,6 +158,7 @@ impl ImageSpec {
             ("image", Some(image)),
             ("cache", self.cache.as_deref()),
             ("file of authorities", self.registry.ca.as_deref()),
+            ("file of logins", self.registry.login.as_deref()),
         ];
         for (what, path) in paths {
             let is_absolute = path.is_none_or(Path::is_absolute);
@@ -115,6 +175,11 @@ const fn cache_bytes() -> u64 {
 
 const fn yes() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
 use crate::boot_choice::BootChoice;
 use crate::device::{Attached, DeviceSpec, DeviceStatus, DeviceView};
+use crate::image::KeptPlan;
 use crate::mount_daemon::PrewarmSummary;
 use crate::mount_state::{MountState, PrewarmState};
 use crate::serve_mode::ServeMode;
@@ -153,6 +154,7 @@ fn view_of(spec: &MountSpec) -> MountView {
             pid: Some(4242),
             boot: boot(&spec.boot),
             nic: None,
+            image: None,
             warnings: Vec::new(),
             served: Some(ServedStatus {
                 requests: [("lookup".to_owned(), 7), ("read".to_owned(), 2)].into(),
@@ -211,6 +213,8 @@ pub fn busy_device(name: &str) -> DeviceView {
             bytes_written: 7,
             fetched_bytes: 8,
             cached_bytes: 9,
+            fetches: 10,
+            start: None,
         }),
         ..device_of(&spec)
     }
@@ -360,6 +364,16 @@ impl NodeControl for MemoryNode {
         removed
             .map(drop)
             .ok_or(NodeError::NoDevice(name.to_owned()))
+    }
+
+    fn keep_plan(&self, name: &str) -> Result<KeptPlan, NodeError> {
+        let state = self.state.lock();
+        let device = state.devices.get(name);
+        let (spec, _) = device.ok_or(NodeError::NoDevice(name.to_owned()))?;
+        Ok(KeptPlan {
+            file: spec.store.join("block-plans/0d.bplan"),
+            bytes: 1 << 20,
+        })
     }
 
     fn drain(&self) -> Result<Drained, NodeError> {

@@ -94,6 +94,7 @@ pub fn ask_status(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
         boot: None,
         served: None,
         nic: None,
+        image: None,
         warnings: Vec::new(),
     }
 }

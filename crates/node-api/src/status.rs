@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::image::ImageStatus;
 use crate::mount_state::{MountMode, MountState, PrewarmState};
 use crate::nic_status::NicStatus;
 
@@ -30,6 +31,9 @@ pub struct MountStatus {
     /// The status of the block service, if one is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<NicStatus>,
+    /// The block image that is served, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageStatus>,
     /// Warnings: files that the boot image has nothing of, and files that are read past the
     /// mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

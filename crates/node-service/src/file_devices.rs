@@ -1,21 +1,24 @@
 //! Devices that are files: mounts of the node, and what is mounted of the files in them.
 
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use blockimages::{FileSystemKind, MountedImage};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use yolofs::Busy;
 
+use super::assignment::Service;
 use super::device::unserved;
 use super::owner::Owner;
+use super::wire::{WorkerRequest, WorkerResponse};
 use host::mount_table::kind_at;
 use host::run_dir::RunDir;
 use node_api::boot_choice::BootChoice;
 use node_api::control::NodeError;
 use node_api::device::{Attached, DeviceSpec, DeviceStatus, DeviceView};
-use node_api::image::ImageSpec;
+use node_api::image::{ImageSpec, KeptPlan};
 use node_api::mount_state::MountState;
 use node_api::spec::MountSpec;
 use node_api::view::MountView;
@@ -24,8 +27,8 @@ use node_records::devices::DeviceInstance;
 /// Threads that answer requests: each may wait for a registry.
 const THREADS: u8 = 8;
 
-/// How far the kernel reads ahead where a plan says what a start reads: what is beside that would be waited for.
-const PLANNED_READAHEAD_KIB: u32 = 16;
+/// How long a plan may take to be written.
+const KEEP: Duration = Duration::from_secs(10);
 
 impl Owner {
     /// Mounts an image as a file, and the file system in it if that is wanted; or finds that they are there.
@@ -94,6 +97,27 @@ impl Owner {
         Ok(())
     }
 
+    /// Has the worker of a file make a plan of what was read of it.
+    ///
+    /// # Errors
+    /// As [`NodeControl::keep_plan`](node_api::control::NodeControl::keep_plan).
+    pub(crate) fn keep_plan_of(&self, name: &str) -> Result<KeptPlan, NodeError> {
+        let unknown = || NodeError::NoDevice(name.to_owned());
+        let spec = self.devices.file(name).ok_or_else(unknown)?;
+        let mount = self.visible_at(&RunDir::id_of(&spec.at));
+        let mount = mount.ok_or_else(unknown)?;
+        let Service::By(worker) = mount.service() else {
+            let why = format!("the worker of {name} is being replaced: its recording is lost");
+            return Err(NodeError::Conflict(why));
+        };
+        let id = mount.key.clone();
+        match worker.ask(&WorkerRequest::KeepPlan { id }, KEEP)? {
+            WorkerResponse::Kept(plan) => Ok(plan),
+            WorkerResponse::Refused { fault, why } => Err(fault.error(why)),
+            other => Err(NodeError::Failed(anyhow!("a worker answered {other:?}"))),
+        }
+    }
+
     /// Returns the views of all devices that are files.
     pub(crate) fn file_views(&self) -> Vec<DeviceView> {
         let files = self.devices.files();
@@ -107,9 +131,6 @@ impl Owner {
 
 /// Returns what the mount of a device is to be.
 fn mount_spec(spec: &DeviceSpec) -> MountSpec {
-    let is_planned = spec.options.cache.is_some()
-        && spec.options.plan
-        && devices::plans::known(&spec.store, &spec.image).is_some();
     MountSpec {
         source: ImageSpec::source(&spec.image),
         mountpoint: spec.at.clone(),
@@ -119,7 +140,8 @@ fn mount_spec(spec: &DeviceSpec) -> MountSpec {
         inject: false,
         lock: false,
         budget_bytes: None,
-        readahead_kib: is_planned.then_some(PLANNED_READAHEAD_KIB),
+        // The worker knows whether a plan says what a start reads.
+        readahead_kib: None,
         threads: THREADS,
         auto: false,
         suid_dev: false,
@@ -171,8 +193,13 @@ fn view(spec: &DeviceSpec, mount: Option<&MountView>) -> DeviceView {
             ..unserved(spec, MountState::Failed)
         };
     };
+    let image = mount.status.image.clone().unwrap_or_default();
     let status = mount.status.served.as_ref().map(|served| DeviceStatus {
         name: spec.name.clone(),
+        fetches: image.fetches,
+        fetched_bytes: image.fetched_bytes,
+        cached_bytes: image.cached_bytes,
+        start: Some(image.start),
         size: std::fs::metadata(spec.file()).map_or(0, |about| about.len()),
         requests: served.requests.get("read").copied().unwrap_or(0),
         bytes_read: served.hit_bytes + served.fallthrough_bytes,

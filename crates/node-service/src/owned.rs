@@ -319,6 +319,7 @@ impl Owned {
             boot: None,
             served: None,
             nic: None,
+            image: None,
             warnings: Vec::new(),
         });
         // Below one name there is one mount to be seen at a place; others are told apart.

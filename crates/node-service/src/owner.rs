@@ -26,6 +26,7 @@ use host::run_dir::RunDir;
 use node_api::boot_choice::BootChoice;
 use node_api::control::{Made, NodeControl, NodeError};
 use node_api::device::{Attached, DeviceSpec, DeviceView};
+use node_api::image::KeptPlan;
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::spec::MountSpec;
 use node_api::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
@@ -358,6 +359,10 @@ impl NodeControl for Owner {
 
     fn detach(&self, name: &str) -> Result<(), NodeError> {
         self.detach_device(name)
+    }
+
+    fn keep_plan(&self, name: &str) -> Result<KeptPlan, NodeError> {
+        self.keep_plan_of(name)
     }
 
     fn drain(&self) -> Result<Drained, NodeError> {

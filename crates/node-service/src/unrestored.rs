@@ -81,6 +81,7 @@ fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
             boot: None,
             served: None,
             nic: None,
+            image: None,
             warnings: Vec::new(),
         },
         restarts: 0,

@@ -23,6 +23,7 @@ use host::framed::{receive, send};
 use node_api::boot_choice::BootChoice;
 use node_api::control::NodeError;
 use node_api::device::{DeviceSpec, DeviceStatus};
+use node_api::image::KeptPlan;
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
@@ -95,6 +96,11 @@ pub(crate) enum WorkerRequest {
         /// Its name.
         name: String,
     },
+    /// Make a plan of what was read of the block image of a mount.
+    KeepPlan {
+        /// The mount.
+        id: String,
+    },
     /// Give the socket of a device: the node has lost its own.
     HandSocket {
         /// Its name.
@@ -133,6 +139,8 @@ pub(crate) enum WorkerResponse {
     Done,
     /// To [`WorkerRequest::Hand`] and [`WorkerRequest::HandSocket`]: the descriptors travel beside the answer.
     Handed,
+    /// To [`WorkerRequest::KeepPlan`].
+    Kept(KeptPlan),
     /// To [`WorkerRequest::Attach`]: it is served.
     Attached(DeviceStatus),
     /// It was not done.

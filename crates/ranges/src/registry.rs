@@ -23,6 +23,8 @@ pub struct RegistryPlace {
     url: Url,
     scope: String,
     login: Option<Login>,
+    /// What to do if the registry does not let us read the blob.
+    advice: String,
     /// Whether it answered over HTTP/2.
     is_multiplexed: AtomicBool,
 }
@@ -30,14 +32,21 @@ pub struct RegistryPlace {
 impl RegistryPlace {
     /// Returns the place of a blob by its URL. `scope` is what a token has to be good for. Nothing is requested yet.
     #[must_use]
-    pub const fn new(client: Arc<Client>, url: Url, scope: String, login: Option<Login>) -> Self {
+    pub fn new(client: Arc<Client>, url: Url, scope: String, login: Option<Login>) -> Self {
         Self {
             client,
             url,
             scope,
             login,
+            advice: "log in with docker login".to_owned(),
             is_multiplexed: AtomicBool::new(false),
         }
+    }
+
+    /// Says what to do if the registry does not let us read the blob.
+    #[must_use]
+    pub fn with_advice(self, advice: String) -> Self {
+        Self { advice, ..self }
     }
 
     async fn get(
@@ -62,7 +71,7 @@ impl RegistryPlace {
             .client
             .send(&call)
             .await
-            .map_err(|error| self.fault(kind_of(&error), &told(&error)))?;
+            .map_err(|error| self.fault(kind_of(&error), &self.told(&error)))?;
         self.check(&answer, &range)?;
         self.is_multiplexed
             .store(answer.version() == Version::HTTP_2, Relaxed);
@@ -81,6 +90,16 @@ impl RegistryPlace {
             take(&came[..used]);
         }
         Ok(())
+    }
+
+    /// Returns an error with its cause.
+    fn told(&self, error: &CallError) -> String {
+        let cause = error.source().map(|cause| format!(": {cause}"));
+        let advice = match error {
+            CallError::NoToken(_) => format!(": {}", self.advice),
+            _ => String::new(),
+        };
+        format!("{error}{}{advice}", cause.unwrap_or_default())
     }
 
     /// Returns what went wrong, and at which server.
@@ -103,7 +122,7 @@ impl RegistryPlace {
             StatusCode::OK => fault(FaultKind::Absent, "it does not send parts of blobs"),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => fault(
                 FaultKind::Absent,
-                "it does not let us read the blob: log in with docker login",
+                &format!("it does not let us read the blob: {}", self.advice),
             ),
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
                 fault(FaultKind::Busy, &status.to_string())
@@ -140,12 +159,6 @@ fn kind_of(error: &CallError) -> FaultKind {
         CallError::NoToken(answer) if answer.status().is_server_error() => FaultKind::Busy,
         _ => FaultKind::Absent,
     }
-}
-
-/// Returns an error with its cause.
-fn told(error: &CallError) -> String {
-    let cause = error.source().map(|cause| format!(": {cause}"));
-    format!("{error}{}", cause.unwrap_or_default())
 }
 
 /// Returns whether a response with a part of a blob begins at this offset.

@@ -11,7 +11,7 @@ use blocks::Digest;
 
 use crate::block_layer::BlockLayer;
 use crate::error::{Result, SnapshotError};
-use crate::snapshot::{Labels, SnapshotId};
+use crate::snapshot::{Labels, Snapshot, SnapshotId};
 
 const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
 const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
@@ -19,11 +19,11 @@ const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
 const OTHERS: [(&str, &str); 3] = [
     (
         "containerd.io/snapshot/overlaybd/turbo-oci/target-digest",
-        "turboOCI images cannot be served yet",
+        "turboOCI images cannot be served: convert the image with its data",
     ),
     (
         "containerd.io/snapshot/overlaybd/fastoci/target-digest",
-        "turboOCI images cannot be served yet",
+        "turboOCI images cannot be served: convert the image with its data",
     ),
     (
         "containerd.io/snapshot/overlaybd/acceleration-layer",
@@ -44,6 +44,14 @@ pub struct BlockDir {
     pub dir: PathBuf,
 }
 
+impl BlockDir {
+    /// Returns the chain ID of the layer; `None` if it was not unpacked from an image.
+    #[must_use]
+    pub fn chain_id(&self) -> Option<Digest> {
+        self.name.rsplit('/').next()?.parse().ok()
+    }
+}
+
 /// Makes file systems of block images.
 pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
     /// Returns where the blobs are that the blob of a layer is among, which is about to be downloaded for the
@@ -51,13 +59,14 @@ pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
     fn blobs_of(&self, key: &str, blob: &Digest) -> Option<String>;
 
     /// Returns a directory with the files of a stack of layers, the nearest one first. It belongs to the nearest one,
-    /// and is there until that is removed. Is called whenever a snapshot above is mounted.
+    /// and is there until that is removed. Is called whenever a snapshot above is mounted: a `container`'s, or another.
     ///
     /// # Errors
     /// If they cannot be served.
     fn directory(
         &self,
         layers: &[BlockDir],
+        container: Option<&Snapshot>,
     ) -> Result<PathBuf, Box<dyn std::error::Error + Send + Sync>>;
 
     /// Notifies that the snapshot of a layer was removed. Must return at once.

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use blocks::Digest;
 use parking_lot::Mutex;
 use snapshotter::{
-    BlockDir, BlockImages, Config, Kind, Labels, Mount, PlainLowers, SnapshotError, SnapshotId,
-    Snapshotter, Unpacker,
+    BlockDir, BlockImages, Config, Kind, Labels, Mount, PlainLowers, Snapshot, SnapshotError,
+    SnapshotId, Snapshotter, Unpacker,
 };
 
 /// Chain IDs, as containerd writes them.
@@ -39,7 +39,11 @@ impl BlockImages for Images {
         self.knows.load(SeqCst).then(|| BLOBS.to_owned())
     }
 
-    fn directory(&self, layers: &[BlockDir]) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
+    fn directory(
+        &self,
+        layers: &[BlockDir],
+        _container: Option<&Snapshot>,
+    ) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
         *self.asked.lock() = layers.to_vec();
         match self.fails.load(SeqCst) {
             true => Err("the registry is away".into()),

@@ -54,20 +54,22 @@ fn forged(bytes: &[u8]) -> Vec<u8> {
 
 fn check(map: &[u8]) {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let digest = oci::digest_of(&BLOB);
-    let servers = known().servers;
-    let registry = oci::digest_of(servers.last().expect("a registry").as_bytes()).hex();
-    let name = format!("{digest}-{}", &registry[..16]).replace(':', "-");
-    let blob_dir = dir.path().join(name);
-    fs::create_dir(&blob_dir).expect("a directory");
+    let opened = || {
+        let config = CacheConfig {
+            chunk_bytes: CHUNK as u32,
+            ..CacheConfig::default()
+        };
+        let cache = BlobCache::open(dir.path(), config).expect("a cache");
+        let digest = oci::digest_of(&BLOB);
+        cache.blob(digest, BLOB.len() as u64, known()).expect("a blob")
+    };
+    // The cache says where it keeps the blob.
+    drop(opened());
+    let mut entries = fs::read_dir(dir.path()).expect("a directory").flatten();
+    let blob_dir = entries.find(|entry| entry.path().is_dir()).expect("the blob").path();
     fs::write(blob_dir.join("map"), map).expect("a file");
     fs::write(blob_dir.join("data"), BLOB).expect("a file");
-    let config = CacheConfig {
-        chunk_bytes: CHUNK as u32,
-        ..CacheConfig::default()
-    };
-    let cache = BlobCache::open(dir.path(), config).expect("a cache");
-    let blob = cache.blob(digest, BLOB.len() as u64, known()).expect("a blob");
+    let blob = opened();
     let mut read = [0; BLOB.len()];
     blob.read_at(&mut read, 0).expect("it can be read");
     assert!(read == BLOB, "wrong bytes were served");

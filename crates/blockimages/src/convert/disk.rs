@@ -74,7 +74,7 @@ pub fn convert_disk(
             size: blob.size,
             ..LowerConfig::default()
         }],
-        upper: None,
+        ..DeviceConfig::default()
     })?;
     Ok(ConvertedDisk {
         config,

@@ -66,6 +66,12 @@ impl RegistryImage {
         self.digest
     }
 
+    /// Returns the digests of the blobs that its layers' data is in, the lowest first.
+    #[must_use]
+    pub fn layers(&self) -> Vec<Digest> {
+        self.manifest.layers.iter().map(data_of).collect()
+    }
+
     /// Returns its repository.
     #[must_use]
     pub const fn repository(&self) -> &Repository {
@@ -98,7 +104,7 @@ impl RegistryImage {
         Ok(DeviceConfig {
             repo_blob_url: self.blob_url.clone(),
             lowers,
-            upper: None,
+            ..DeviceConfig::default()
         })
     }
 }
@@ -115,8 +121,16 @@ impl RegistryImage {
         let metadata = dir.join(&within);
         fs::create_dir_all(&metadata).map_err(file("making", &metadata))?;
         let packed = metadata.join("packed");
-        self.repository.pull_blob(layer, &packed, watch)?;
+        self.repository.pull_blob(layer, &packed, &mut *watch)?;
         let mut lower = unpack(&packed, &metadata)?;
+        if lower.gzip_index.is_empty() {
+            // A plain tar: nothing else says how long it is.
+            let digest = target.parse().map_err(|_| ConvertError::Rule {
+                rule: "a layer refers to what is no digest",
+            })?;
+            let size = self.repository.blob_size(digest, watch)?;
+            lower.size = size.ok_or(ConvertError::NoTarget { digest })?;
+        }
         fs::remove_file(&packed).map_err(file("removing", &packed))?;
         for name in [&mut lower.file, &mut lower.gzip_index] {
             if !name.is_empty() {
@@ -126,6 +140,14 @@ impl RegistryImage {
         target.clone_into(&mut lower.target_digest);
         Ok(lower)
     }
+}
+
+/// Returns the digest of the blob that a layer's data is in: of a turboOCI layer, that of the layer that it refers to.
+#[must_use]
+pub fn data_of(layer: &Descriptor) -> Digest {
+    let target = layer.annotations.get(TARGET_DIGEST);
+    let target = target.and_then(|target| target.parse().ok());
+    target.unwrap_or(layer.digest)
 }
 
 /// Returns a layer that has its data.

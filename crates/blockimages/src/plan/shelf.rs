@@ -43,14 +43,30 @@ impl PlanShelf {
     /// If it cannot be written.
     pub fn keep(&self, plan: &StartPlan) -> Result<PathBuf, ImageError> {
         fs::create_dir_all(&self.dir).map_err(file("making", &self.dir))?;
+        let path = self.path_of(plan);
+        write_file(&path, &plan.encode())?;
+        self.make_room()?;
+        Ok(path)
+    }
+
+    /// Keeps a plan that was recorded elsewhere, unless there is one of the same layers that is as new.
+    ///
+    /// # Errors
+    /// As [`keep`](Self::keep).
+    pub fn keep_newer(&self, plan: &StartPlan) -> Result<PathBuf, ImageError> {
+        let path = self.path_of(plan);
+        match read_plan(&path) {
+            Ok(known) if known.recorded_at >= plan.recorded_at => Ok(path),
+            _ => self.keep(plan),
+        }
+    }
+
+    fn path_of(&self, plan: &StartPlan) -> PathBuf {
         let mut layers = plan.layers().to_vec();
         layers.sort_unstable();
         let bytes: Vec<u8> = layers.iter().flat_map(|layer| layer.0).collect();
         let name = format!("{}.{EXTENSION}", oci::digest_of(&bytes).hex());
-        let path = self.dir.join(name);
-        write_file(&path, &plan.encode())?;
-        self.make_room()?;
-        Ok(path)
+        self.dir.join(name)
     }
 
     /// Returns the plan of an image with these layers, the lowest first: for each layer the reads of
@@ -76,6 +92,8 @@ impl PlanShelf {
             plan.recorded_at = plan.recorded_at.max(kept.plan.recorded_at);
             plan.add(&kept.plan);
         }
+        let own: Vec<_> = layers.iter().copied().flatten().collect();
+        let plan = plan.restricted_to(&own);
         Ok((!plan.is_empty()).then_some(plan))
     }
 
@@ -193,6 +211,15 @@ mod tests {
         assert_eq!(blocks(&[1, 2]), [10, 20]);
         assert_eq!(blocks(&[1, 7]), [20]);
         assert_eq!(blocks(&[1, 2, 9]), [10, 20, 270]);
+        // What is known of other layers is not this image's.
+        let found = shelf.find(&digests(&[1, 7])).unwrap().unwrap();
+        assert_eq!(found.layers(), [Digest([1; 32])]);
+        // What comes from elsewhere replaces nothing that is newer.
+        shelf.keep_newer(&plan(&[1, 2], 9)).unwrap();
+        assert_eq!(blocks(&[1, 2]), [10, 20]);
+        shelf.keep_newer(&plan(&[1, 2], 12)).unwrap();
+        assert_eq!(blocks(&[1, 2]), [12, 24]);
+        shelf.keep(&plan(&[1, 2], 10)).unwrap();
         // A newer one of the same layers replaces the older, and damage is passed over.
         shelf.keep(&plan(&[1, 2], 11)).unwrap();
         assert_eq!(blocks(&[1, 2]), [11, 22]);

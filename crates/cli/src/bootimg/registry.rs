@@ -79,6 +79,7 @@ impl RegistryArgs {
         Ok(RegistrySpec {
             plain_http: self.plain_http,
             ca: self.ca.as_deref().map(std::path::absolute).transpose()?,
+            login: None,
             token_hosts: self.token_host.clone(),
             redirect_networks: networks.map(ToString::to_string).collect(),
         })

@@ -7,6 +7,8 @@ mod manage;
 pub(crate) mod plan;
 mod verify;
 
+pub(super) use export::BackgroundArg;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -147,7 +149,11 @@ impl ImageArg {
             let config = registry.config(reference);
             let registry = config.map_err(|error| std::io::Error::other(format!("{error:#}")))?;
             let mirrors = mirrors.clone();
-            Ok(OriginConfig { registry, mirrors })
+            Ok(OriginConfig {
+                registry,
+                mirrors,
+                advice: None,
+            })
         };
         let blobs = CachedBlobs::of_registries(Arc::clone(&cache), background, config);
         Ok(Some((cache, blobs)))

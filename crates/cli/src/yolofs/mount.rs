@@ -341,11 +341,12 @@ impl MountArgs {
     fn opener(&self, image: &Path, store: &StoreSettings) -> anyhow::Result<ImageOpener> {
         let (image, spec, store) = (image.to_owned(), self.image.spec()?, store.absolute());
         let images = devices::Images::default();
+        let how = (DeviceAccess::ReadOnly, devices::Opening::First);
         // What fetches its layers does so as long as the image is open.
         let kept = Mutex::new(None);
         let needs = ImageNeeds::of(&image, &spec, false);
         let open = Arc::new(move || {
-            let opened = images.open(&image, &spec, &store, DeviceAccess::ReadOnly)?;
+            let opened = images.open(&image, &spec, &store, how)?;
             let device = Arc::clone(&opened.device);
             *kept.lock() = Some(opened);
             Ok(device)

@@ -7,6 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use host::run_dir::RunDir;
 use host::size::Size;
 
+use super::block::BackgroundArg;
 use super::snapshotter_status;
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
@@ -18,6 +19,7 @@ use containerd_service::snapshotter_service::block_images::BlockImageSettings;
 use containerd_service::snapshotter_service::layers_fast::LayersBy;
 use containerd_service::snapshotter_service::place_arg::FastPlaceSpec;
 use containerd_service::snapshotter_service::upper::UpperFull;
+use node_api::image::RegistrySpec;
 use recording::until::Until;
 
 /// Keep containerd's snapshots, and serve their layers from boot images
@@ -111,6 +113,17 @@ pub(super) struct SnapshotterArgs {
         help_heading = "Block images"
     )]
     block_cache_limit: Size,
+    /// What is fetched of block images that nobody has read yet
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "everything",
+        help_heading = "Block images"
+    )]
+    block_background: BackgroundArg,
+    /// File with the logins of their registries, as `docker login` writes it [default: that of the node's user]
+    #[arg(long, value_name = "FILE", help_heading = "Block images")]
+    block_login: Option<PathBuf>,
     #[command(flatten)]
     registry: RegistryArgs,
 }
@@ -162,7 +175,15 @@ pub(super) fn run(
         block_images: BlockImageSettings {
             cache: args.block_cache.clone(),
             cache_bytes: args.block_cache_limit.0,
-            registry: args.registry.spec()?,
+            background: args.block_background.into(),
+            registry: RegistrySpec {
+                login: args
+                    .block_login
+                    .as_deref()
+                    .map(std::path::absolute)
+                    .transpose()?,
+                ..args.registry.spec()?
+            },
         },
         nri: args.nri.clone(),
     };

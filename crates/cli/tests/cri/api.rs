@@ -65,6 +65,8 @@ calls! {
     "ImageService" PullImage -> PullImageReply {
         #[prost(message, optional, tag = "1")]
         pub(crate) image: Option<ImageSpec>,
+        #[prost(message, optional, tag = "2")]
+        pub(crate) auth: Option<AuthConfig>,
     }
     "ImageService" RemoveImage -> Nothing {
         #[prost(message, optional, tag = "1")]
@@ -87,6 +89,14 @@ pub(crate) struct Made {
 pub(crate) struct PullImageReply {
     #[prost(string, tag = "1")]
     pub(crate) image_ref: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AuthConfig {
+    #[prost(string, tag = "1")]
+    pub(crate) username: String,
+    #[prost(string, tag = "2")]
+    pub(crate) password: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

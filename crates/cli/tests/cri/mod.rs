@@ -4,6 +4,7 @@
     clippy::allow_attributes,
     reason = "what is unused differs from test to test"
 )]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 pub(crate) mod api;
@@ -25,10 +26,10 @@ use tonic_prost::ProstCodec;
 use crate::lab::{Lab, ok, until};
 use crate::node::{Node, pack};
 use api::{
-    Call, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus, CreateContainer,
-    ExecSync, ImageSpec, LinuxConfig, NamespaceMode, NamespaceOption, PodSandboxConfig,
-    PodSandboxMetadata, PullImage, RemoveImage, RemovePodSandbox, RunPodSandbox, SecurityContext,
-    StartContainer, StopPodSandbox,
+    AuthConfig, Call, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus,
+    CreateContainer, ExecSync, ImageSpec, LinuxConfig, NamespaceMode, NamespaceOption,
+    PodSandboxConfig, PodSandboxMetadata, PullImage, RemoveImage, RemovePodSandbox, RunPodSandbox,
+    SecurityContext, StartContainer, StopPodSandbox,
 };
 use testkit::registries::{Kind, Proxy, Registry};
 
@@ -159,8 +160,17 @@ impl Cri {
     }
 
     pub(crate) fn pull(&self, image: &str) {
+        self.pull_as(image, None);
+    }
+
+    /// Pulls with what a pod's pull secret says, a name and a password.
+    pub(crate) fn pull_as(&self, image: &str, user: Option<(&str, &str)>) {
+        let auth = user.map(|(username, password)| AuthConfig {
+            username: username.to_owned(),
+            password: password.to_owned(),
+        });
         let image = Some(spec(image));
-        let reply = self.call(PullImage { image });
+        let reply = self.call(PullImage { image, auth });
         assert!(reply.image_ref.starts_with("sha256:"), "{reply:?}");
     }
 
@@ -212,8 +222,31 @@ impl Cri {
         image: &str,
         annotations: &Annotations,
     ) -> Pod<'_> {
-        let container = self.call(CreateContainer {
-            pod_sandbox_id: sandbox.clone(),
+        let container = self.create_in(&sandbox, config, image, annotations);
+        let pod = Pod {
+            cri: self,
+            sandbox,
+            container: container.unwrap(),
+        };
+        self.call(StartContainer {
+            container_id: pod.container.clone(),
+        });
+        assert_eq!(pod.state(), ContainerState::Running);
+        pod
+    }
+}
+
+impl Cri {
+    /// Makes a container, which would wait, and returns its name.
+    pub(crate) fn create_in(
+        &self,
+        sandbox: &str,
+        config: &PodSandboxConfig,
+        image: &str,
+        annotations: &Annotations,
+    ) -> Result<String, Status> {
+        let made = self.try_call(CreateContainer {
+            pod_sandbox_id: sandbox.to_owned(),
             config: Some(ContainerConfig {
                 metadata: Some(ContainerMetadata {
                     name: "main".to_owned(),
@@ -224,16 +257,7 @@ impl Cri {
             }),
             sandbox_config: Some(config.clone()),
         });
-        let pod = Pod {
-            cri: self,
-            sandbox,
-            container: container.id,
-        };
-        self.call(StartContainer {
-            container_id: pod.container.clone(),
-        });
-        assert_eq!(pod.state(), ContainerState::Running);
-        pod
+        made.map(|made| made.id)
     }
 }
 

@@ -106,7 +106,7 @@ impl<'a> Service<'a> {
             .success()
     }
 
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.lab.path("node.log")).unwrap_or_default()
     }
 

@@ -18,10 +18,11 @@ use anyhow::Context as _;
 use blockimages::{CONFIG_NAME, DeviceConfig, LowerConfig};
 use blocks::Digest;
 use node_api::client::{CallError, NodeClient};
-use node_api::device::{DeviceKind, DeviceSpec};
-use node_api::image::{ImageSpec, RegistrySpec};
-use snapshotter::{BlockDir, BlockImages, SnapshotId};
+use node_api::device::{DeviceKind, DeviceSpec, DeviceView};
+use node_api::image::{ImageSpec, Prefetch, RegistrySpec, StartPlanState};
+use snapshotter::{BlockDir, BlockImages, Snapshot, SnapshotId};
 
+use super::first_boot::FirstBootsHand;
 use host::interrupt::Interrupt;
 use host::mount_table::kind_at;
 use host::run_dir::RunDir;
@@ -41,6 +42,8 @@ pub struct BlockImageSettings {
     pub cache: Option<PathBuf>,
     /// Most bytes of the cache.
     pub cache_bytes: u64,
+    /// What is fetched that nobody has read yet.
+    pub background: Prefetch,
     /// How registries are talked to.
     pub registry: RegistrySpec,
 }
@@ -54,6 +57,7 @@ pub(super) struct NodeBlockImages {
     store: PathBuf,
     options: ImageSpec,
     retired: Arc<Retired>,
+    first_boots: Arc<FirstBootsHand>,
 }
 
 impl NodeBlockImages {
@@ -64,6 +68,7 @@ impl NodeBlockImages {
         containerd: &Path,
         store: PathBuf,
         run_dir: &RunDir,
+        first_boots: Arc<FirstBootsHand>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let places = DevicePlaces::of_root(root);
@@ -79,9 +84,12 @@ impl NodeBlockImages {
             options: ImageSpec {
                 cache: Some(cache),
                 cache_bytes: settings.cache_bytes,
+                background: settings.background,
+                record: first_boots.are_recorded(),
                 registry: settings.registry.clone(),
                 ..ImageSpec::default()
             },
+            first_boots,
         })
     }
 
@@ -90,7 +98,7 @@ impl NodeBlockImages {
         &self.retired
     }
 
-    fn serve(&self, layers: &[BlockDir]) -> anyhow::Result<PathBuf> {
+    fn serve(&self, layers: &[BlockDir], container: Option<&Snapshot>) -> anyhow::Result<PathBuf> {
         let top = layers.first().context("an image without layers")?.id;
         let image = self.places.of(top);
         let [at, erofs] = self.places.mounts(top);
@@ -111,7 +119,11 @@ impl NodeBlockImages {
         };
         spec.check()?;
         match self.node.ask(COMES_BACK, |node| node.attach(&spec)) {
-            Ok(_) => {}
+            Ok(attached) => {
+                if let Some(container) = container {
+                    self.follow(container, layers, &attached.device);
+                }
+            }
             // Reads wait for the next node and its workers.
             Err(error) if is_mounted(&erofs) => {
                 log::warn!("{}: {error}; using what is mounted", erofs.display());
@@ -130,6 +142,16 @@ impl NodeBlockImages {
         Ok(erofs)
     }
 
+    /// Has the start of a container made a plan of, if the device records it.
+    fn follow(&self, container: &Snapshot, layers: &[BlockDir], device: &DeviceView) {
+        let start = device.served.as_ref().and_then(|served| served.start);
+        let is_recorded = start.is_some_and(|start| start.plan == StartPlanState::Recording);
+        let top = layers.first().and_then(BlockDir::chain_id);
+        if let (Some(top), true) = (top, is_recorded) {
+            self.first_boots.follow(container, top, &device.name);
+        }
+    }
+
     /// Describes an image for the node, and returns whether it was not described like this before.
     fn describe(&self, image: &Path, layers: &[BlockDir]) -> anyhow::Result<bool> {
         let mut config = config_of(layers);
@@ -139,6 +161,7 @@ impl NodeBlockImages {
         }
         if let Some(top) = layers.iter().find(|one| one.layer.blobs.is_some()) {
             config.repo_blob_url = self.whence.with_port(&top.name, config.repo_blob_url);
+            config.manifest = self.whence.manifest_of(&top.name, &config.digests());
         }
         write_config(image, &config)?;
         Ok(true)
@@ -150,8 +173,12 @@ impl BlockImages for NodeBlockImages {
         self.whence.blobs_of(key, blob)
     }
 
-    fn directory(&self, layers: &[BlockDir]) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
-        Ok(self.serve(layers)?)
+    fn directory(
+        &self,
+        layers: &[BlockDir],
+        container: Option<&Snapshot>,
+    ) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
+        Ok(self.serve(layers, container)?)
     }
 
     fn removed(&self, id: SnapshotId) {
@@ -203,7 +230,7 @@ fn config_of(layers: &[BlockDir]) -> DeviceConfig {
     DeviceConfig {
         repo_blob_url: blobs.next().unwrap_or_default(),
         lowers: lowers.collect(),
-        upper: None,
+        ..DeviceConfig::default()
     }
 }
 

@@ -119,7 +119,8 @@ impl FirstBoots {
     fn begin(&self, wanted: &Wanted) -> anyhow::Result<Follower> {
         let dir = self.dir.join(wanted.id.to_string());
         let (layers, ending) = (wanted.layers(), wanted.ending()?);
-        let boot = Boot::start(&dir, &wanted.name, &layers, wanted.top, ending)?;
+        let mut boot = Boot::start(&dir, &wanted.name, &layers, wanted.top, ending)?;
+        boot.device.clone_from(&wanted.device);
         Follower::start(boot, Arc::clone(&self.keeper))
     }
 

@@ -59,7 +59,7 @@ struct Shared {
     now: Mutex<QueueState>,
     changed: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    first_boots: FirstBootsHand,
+    first_boots: Arc<FirstBootsHand>,
     kernel_maps: bool,
 }
 
@@ -130,7 +130,7 @@ impl ServedLowers {
         store: Store,
         root: &Path,
         run_dir: &RunDir,
-        first_boots: FirstBootsHand,
+        first_boots: Arc<FirstBootsHand>,
         xattrs: XattrAnswers,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {

@@ -1,5 +1,7 @@
 //! Where images came from, as containerd notes it when it pulls them.
 
+use std::collections::BTreeMap;
+
 use blocks::Digest;
 use containerd_client::services::v1::{Info, ListContentRequest};
 
@@ -16,9 +18,11 @@ const LAYERS_MAX: usize = 255;
 /// A manifest in containerd, and where it was pulled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PulledManifest {
+    /// Its digest; `None` if containerd says none that is valid.
+    pub digest: Option<Digest>,
     /// The repositories, as in `docker.io/library/nginx`.
     pub repositories: Vec<String>,
-    /// The blobs of its layers.
+    /// The blobs of its layers, the bottom one first.
     pub layers: Vec<Digest>,
 }
 
@@ -47,9 +51,11 @@ impl Containerd {
 
 fn manifest(info: Info) -> PulledManifest {
     let mut found = PulledManifest {
+        digest: info.digest.parse().ok(),
         repositories: Vec::new(),
         layers: Vec::new(),
     };
+    let mut layers = BTreeMap::new();
     for (key, value) in info.labels {
         if let Some(registry) = key.strip_prefix(SOURCE) {
             // One registry may have it in several repositories.
@@ -57,11 +63,14 @@ fn manifest(info: Info) -> PulledManifest {
             found
                 .repositories
                 .extend(names.map(|name| format!("{registry}/{name}")));
-        } else if key.starts_with(LAYER) {
-            found.layers.extend(value.parse::<Digest>());
+        } else if let Some(number) = key.strip_prefix(LAYER)
+            && let (Ok(number), Ok(layer)) = (number.parse::<u32>(), value.parse::<Digest>())
+        {
+            layers.insert(number, layer);
         }
     }
     found.repositories.sort();
+    found.layers = layers.into_values().collect();
     found
 }
 
@@ -71,7 +80,7 @@ mod tests {
 
     #[test]
     fn labels_tell_where_a_manifest_came_from() {
-        let layer = Digest([3; 32]);
+        let [layer, manifest_digest, top] = [3, 4, 5].map(|byte| Digest([byte; 32]));
         let labels = [
             (
                 "containerd.io/distribution.source.docker.io",
@@ -79,11 +88,13 @@ mod tests {
             ),
             ("containerd.io/distribution.source.localhost:5000", "app"),
             ("containerd.io/gc.ref.content.l.0", &layer.to_string()),
-            ("containerd.io/gc.ref.content.l.1", "none"),
+            ("containerd.io/gc.ref.content.l.10", &top.to_string()),
+            ("containerd.io/gc.ref.content.l.2", "none"),
             ("containerd.io/gc.ref.content.config", &layer.to_string()),
         ];
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let found = manifest(Info {
+            digest: manifest_digest.to_string(),
             labels: labels.into(),
             ..Info::default()
         });
@@ -93,6 +104,7 @@ mod tests {
             "localhost:5000/app",
         ];
         assert_eq!(found.repositories, repositories);
-        assert_eq!(found.layers, [layer]);
+        assert_eq!(found.layers, [layer, top]);
+        assert_eq!(found.digest, Some(manifest_digest));
     }
 }

@@ -137,6 +137,11 @@ pub(super) fn detach(context: &ApiContext, call: &Call) -> Result<HttpResponse, 
     Ok(nothing(StatusCode::NO_CONTENT))
 }
 
+pub(super) fn keep_plan(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
+    call.plain()?;
+    Ok(json(StatusCode::OK, &context.node.keep_plan(call.id()?)?))
+}
+
 pub(super) fn drain(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     Ok(json(StatusCode::OK, &context.node.drain()?))

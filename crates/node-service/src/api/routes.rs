@@ -64,6 +64,12 @@ pub(super) static ROUTES: &[Route] = &[
         Pace::Change,
         requests::detach,
     ),
+    route(
+        Method::POST,
+        "/v1/devices/{id}/plan",
+        Pace::Change,
+        requests::keep_plan,
+    ),
     route(Method::POST, "/v1/drain", Pace::Change, requests::drain),
     route(Method::POST, "/v1/upgrade", Pace::Change, requests::upgrade),
     route(Method::GET, "/metrics", Pace::Look, requests::measured),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use blockexport::{Counts, Export};
 use blocks::DeviceAccess;
-use devices::{Images, OpenedImage, exporter};
+use devices::{Images, OpenedImage, Opening, exporter};
 use parking_lot::Mutex;
 
 use super::prepare::Refusal;
@@ -98,9 +98,12 @@ impl ServedDevices {
             true => DeviceAccess::ReadWrite,
             false => DeviceAccess::ReadOnly,
         };
-        let opened = self
-            .images
-            .open(&spec.image, &spec.options, &spec.store, access)?;
+        let opened = self.images.open(
+            &spec.image,
+            &spec.options,
+            &spec.store,
+            (access, Opening::First),
+        )?;
         let listener = socket.try_clone().context("sharing the socket")?;
         let export = exporter(&spec)?.export_at(listener, Arc::clone(&opened.device));
         Ok(ServedDevice {
@@ -189,8 +192,10 @@ impl ServedDevice {
             errors,
             bytes_read,
             bytes_written,
+            fetches: cache.requests,
             fetched_bytes: cache.fetched_bytes,
             cached_bytes: cache.cached_bytes,
+            start: None,
         }
     }
 

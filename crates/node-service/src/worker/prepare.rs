@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use blocks::{DeviceAccess, Tree};
-use devices::{Images, OpenedImage};
+use devices::{Images, OpenedImage, Opening};
 use localfs::{Patience, SourceRoot};
 
 use super::access_log::AccessLog;
@@ -80,9 +80,16 @@ pub(super) fn prepare(
         SourceLocation::Disk(nic) => prepare_disk(spec, nic.as_ref().map(access), handed, told),
         SourceLocation::Nic(nic, name) => prepare_nic(spec, access(&nic), &name, handed, told),
         SourceLocation::Image(image, path) => {
-            let opened = way
-                .images
-                .open(&path, &image, &spec.store, DeviceAccess::ReadOnly);
+            let opening = match told {
+                true => Opening::Again,
+                false => Opening::First,
+            };
+            let opened = way.images.open(
+                &path,
+                &image,
+                &spec.store,
+                (DeviceAccess::ReadOnly, opening),
+            );
             let opened = opened.map_err(|error| Refusal::new(Fault::Invalid, error))?;
             prepare_image(spec, opened, handed, told)
         }

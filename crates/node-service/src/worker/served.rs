@@ -22,6 +22,7 @@ use mounting::boot::Boot;
 use mounting::descriptors::files_for_each_of;
 use mounting::prewarming::{PrewarmRequest, Prewarming};
 use node_api::boot_choice::BootChoice;
+use node_api::image::{KeptPlan, StartPlanState};
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::mount_state::{MountState, PrewarmState};
 use node_api::spec::MountSpec;
@@ -44,7 +45,6 @@ pub(super) struct Served {
     /// Records requests, if boot images are made of them.
     access_log: Option<Arc<AccessLog>>,
     serving: Serving,
-    #[expect(dead_code, reason = "it fetches as long as it is there")]
     image: Option<OpenedImage>,
     prewarming: Prewarming,
     /// For a node that has lost its own.
@@ -91,7 +91,7 @@ impl Served {
         let name = id.clone();
         let options = ServeOptions {
             threads,
-            readahead: spec.readahead_kib.map_or(Readahead::Kernel, Readahead::Kib),
+            readahead: readahead(&spec, image.as_ref()),
             ended: Some(Ended::new(move |end| {
                 // The other end lives as long as the process.
                 let _told = over.send((name.clone(), end.clone()));
@@ -306,8 +306,35 @@ impl Served {
             boot: self.parts.boot_status(&counters, self.prewarming.state()),
             nic: self.parts.nic.as_ref().map(|nic| nic.status()),
             warnings: self.parts.warnings(),
+            image: self.image.as_ref().map(OpenedImage::status),
             served: Some(self.parts.served_status(&counters)),
         }
+    }
+
+    /// Makes a plan of what was read of the block image.
+    ///
+    /// # Errors
+    /// If it is none, is not being recorded, or nothing was read.
+    pub(super) fn keep_plan(&self) -> Result<KeptPlan, Refusal> {
+        let image = self.image.as_ref();
+        let image = image.ok_or_else(|| {
+            Refusal::new(Fault::Conflict, anyhow!("the mount has no block image"))
+        })?;
+        let kept = image.keep_plan();
+        kept.map_err(|error| Refusal::new(Fault::Conflict, error))
+    }
+}
+
+/// How far the kernel reads ahead where a plan says what a start reads, or is made of it: what is beside that would be
+/// waited for, again and again.
+const PLANNED_READAHEAD_KIB: u32 = 16;
+
+fn readahead(spec: &MountSpec, image: Option<&OpenedImage>) -> Readahead {
+    let is_planned =
+        image.is_some_and(|image| image.status().start.plan != StartPlanState::Unknown);
+    match spec.readahead_kib {
+        None if is_planned => Readahead::Kib(PLANNED_READAHEAD_KIB),
+        asked => asked.map_or(Readahead::Kernel, Readahead::Kib),
     }
 }
 

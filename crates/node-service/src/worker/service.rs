@@ -138,6 +138,9 @@ impl WorkerContext {
                     let handed = Handed::Mount(self.mounts.get(&id)?.hand()?);
                     return Ok((WorkerResponse::Handed, handed));
                 }
+                WorkerRequest::KeepPlan { id } => {
+                    WorkerResponse::Kept(self.mounts.get(&id)?.keep_plan()?)
+                }
                 WorkerRequest::Attach(spec) => {
                     let socket = only(beside, "to accept clients from")?;
                     WorkerResponse::Attached(self.devices.attach(*spec, socket)?)

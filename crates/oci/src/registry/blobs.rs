@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use blocks::Digest;
 use distribution::Destination;
-use reqwest::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, LOCATION};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode};
 
 use super::http::{Goal, Request};
@@ -33,6 +33,31 @@ impl Repository {
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(false),
             status if status.is_success() => Ok(true),
+            _ => Err(self.http.refusal(doing, answer, watch)),
+        }
+    }
+
+    /// Returns the length of a blob; `None` if the repository does not have it, or does not say.
+    ///
+    /// # Errors
+    /// If the registry's response is not valid.
+    pub fn blob_size(
+        &self,
+        digest: Digest,
+        watch: Watch<'_>,
+    ) -> Result<Option<u64>, RegistryError> {
+        let doing = "looking for a blob";
+        let url = format!("{}/blobs/{digest}", self.base);
+        let answer = self
+            .http
+            .send(&Request::new(doing, Method::HEAD, url), &mut *watch)?;
+        match answer.status() {
+            StatusCode::NOT_FOUND => Ok(None),
+            status if status.is_success() => {
+                let length = answer.headers().get(CONTENT_LENGTH);
+                let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+                Ok(length)
+            }
             _ => Err(self.http.refusal(doing, answer, watch)),
         }
     }

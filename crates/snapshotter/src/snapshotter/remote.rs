@@ -105,7 +105,8 @@ impl<L: Lowers> State<L> {
             return Ok((parents, None));
         };
         let (above, image) = parents.split_at(first);
-        Ok((above, Some(self.directory_of(image)?)))
+        let container = Some(&stack.snapshot).filter(|snapshot| snapshot.kind == Kind::Active);
+        Ok((above, Some(self.directory_of(image, container)?)))
     }
 
     /// Returns the directory with the files of a block image, if its topmost layer is one's.
@@ -115,10 +116,10 @@ impl<L: Lowers> State<L> {
         }
         let stack = self.catalog.stack(&top.name)?;
         let image: Vec<_> = [stack.snapshot].into_iter().chain(stack.parents).collect();
-        self.directory_of(&image).map(Some)
+        self.directory_of(&image, None).map(Some)
     }
 
-    fn directory_of(&self, image: &[Snapshot]) -> Result<PathBuf> {
+    fn directory_of(&self, image: &[Snapshot], container: Option<&Snapshot>) -> Result<PathBuf> {
         let mut layers = Vec::new();
         for snapshot in image {
             let layer = snapshot.block.clone();
@@ -134,7 +135,7 @@ impl<L: Lowers> State<L> {
             });
         }
         let directory = match &self.blocks {
-            Some(blocks) => blocks.directory(&layers),
+            Some(blocks) => blocks.directory(&layers, container),
             None => Err("this snapshotter serves no block images".into()),
         };
         directory.map_err(|source| SnapshotError::BlockImage {

@@ -70,7 +70,7 @@ pub(super) struct ExportArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum BackgroundArg {
+pub(crate) enum BackgroundArg {
     /// The plan
     Plan,
     /// The plan, and then all of each layer

@@ -13,7 +13,7 @@ use host::size::Size;
 use oci::Reference;
 use serde_json::{Value, json};
 
-use super::plan::keep_plan;
+use super::plan::keep_newer;
 use super::{ImageArg, show};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
@@ -101,8 +101,12 @@ fn lowers(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<DeviceConf
 fn take_plan(image: &RegistryImage, store: &StoreSettings) {
     let mut watch = |_| std::ops::ControlFlow::Continue(());
     let take = || {
-        let pulled = artifacts::plans::pull(image.digest(), image.repository(), &mut watch)?;
-        pulled.map_or(Ok(()), |plan| keep_plan(store, &plan).map(drop))
+        let pulled = artifacts::plans::pull(
+            (image.digest(), &image.layers()),
+            image.repository(),
+            &mut watch,
+        )?;
+        pulled.map_or(Ok(()), |plan| keep_newer(store, &plan).map(drop))
     };
     if let Err(error) = { take }() {
         log::warn!("there is no plan of its start: {error:#}");

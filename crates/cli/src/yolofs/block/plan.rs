@@ -150,9 +150,15 @@ pub(crate) fn keep(
     Ok((keep_plan(store, &plan)?, plan))
 }
 
-pub(super) fn keep_plan(store: &StoreSettings, plan: &StartPlan) -> anyhow::Result<PathBuf> {
+fn keep_plan(store: &StoreSettings, plan: &StartPlan) -> anyhow::Result<PathBuf> {
     store.open()?.make().context("making the store")?;
     Ok(shelf(store).keep(plan)?)
+}
+
+/// Keeps a plan that comes from elsewhere.
+pub(super) fn keep_newer(store: &StoreSettings, plan: &StartPlan) -> anyhow::Result<PathBuf> {
+    store.open()?.make().context("making the store")?;
+    Ok(shelf(store).keep_newer(plan)?)
 }
 
 /// Fetch what starts of an image read into a cache, for an export that comes later

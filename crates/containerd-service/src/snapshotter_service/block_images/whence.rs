@@ -61,6 +61,24 @@ impl Whence {
             .map(|(blobs, _)| blobs.clone())
     }
 
+    /// Returns the manifest of the image with these layers, the lowest first, in the namespace that the snapshot `name` is
+    /// in; `None` if that is not known.
+    pub(super) fn manifest_of(&self, name: &str, layers: &[Option<Digest>]) -> Option<Digest> {
+        let layers: Vec<Digest> = layers.iter().copied().collect::<Option<_>>()?;
+        let namespace = name.split('/').next().unwrap_or_default();
+        let top = layers.last()?;
+        let manifests = Containerd::connect(&self.containerd, namespace, ANY)
+            .and_then(|containerd| containerd.manifests_with(top));
+        let manifests = manifests.unwrap_or_else(|error| {
+            log::warn!("no plan is looked for, since the manifest is not known: {error:#}");
+            Vec::new()
+        });
+        let mut same = manifests
+            .iter()
+            .filter(|manifest| manifest.layers == layers);
+        same.find_map(|manifest| manifest.digest)
+    }
+
     /// Returns an address of blobs with the port of the registry, which containerd notes only in the names of images:
     /// those of the namespace that the snapshot `name` is in.
     pub(super) fn with_port(&self, name: &str, blobs: String) -> String {

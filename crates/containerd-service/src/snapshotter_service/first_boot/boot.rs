@@ -1,5 +1,6 @@
 //! One container's first boot, from the preparation of its snapshot to its removal.
 
+mod device;
 mod keep;
 
 use std::path::{Path, PathBuf};
@@ -36,6 +37,17 @@ pub(super) enum End {
     Leaving,
 }
 
+impl End {
+    /// Returns why there is nothing to keep, if there is not.
+    const fn is_no_boot(self) -> Option<&'static str> {
+        match self {
+            Self::Gone => None,
+            Self::Leaving => Some("the snapshotter ended before it was over"),
+            Self::Committed => Some("its snapshot was committed: it was no boot"),
+        }
+    }
+}
+
 /// A boot whose layers are mounted with recorders.
 #[derive(Debug)]
 pub(super) struct Boot {
@@ -46,6 +58,8 @@ pub(super) struct Boot {
     dir: PathBuf,
     /// Nearest first, as overlayfs has them.
     pub(super) layers: Vec<RecordedLayer>,
+    /// The device of the node that records it instead, if its image is a block image.
+    pub(super) device: Option<String>,
     ending: Ending,
     pub(super) started: Instant,
     now: Mutex<BootProgress>,
@@ -89,6 +103,7 @@ impl Boot {
             top,
             dir: dir.to_owned(),
             layers: layers.collect::<anyhow::Result<_>>()?,
+            device: None,
             ending,
             started: Instant::now(),
             now: Mutex::default(),
@@ -134,15 +149,10 @@ impl Boot {
 
     /// Has the boot kept when it is over, and takes the mounts away when the container is gone.
     fn follow(&self, keeper: &Keeper) {
-        let end = self.wait_booted(Watcher::new(&keeper.containerd, &self.key));
-        let kept = match end {
-            Some(End::Leaving) => Err("the snapshotter ended before it was over".to_owned()),
-            Some(End::Committed) => Err("its snapshot was committed: it was no boot".to_owned()),
-            _ if !self.has_read() => Err("nothing was read".to_owned()),
-            _ => keeper.keep(self).map_err(|error| {
-                log::warn!("the first boot of {} is not kept: {error:#}", self.key);
-                format!("{error:#}")
-            }),
+        let watcher = Watcher::new(&keeper.containerd, &self.key);
+        let kept = match &self.device {
+            Some(device) => self.follow_device(device, watcher, keeper),
+            None => self.follow_layers(watcher, keeper),
         };
         if let Ok(image) = &kept {
             log::info!("the next boot of {image} is fast");
@@ -151,6 +161,20 @@ impl Boot {
         if self.wait_end() != End::Leaving {
             self.detach();
         }
+    }
+
+    fn follow_layers(&self, watcher: Watcher<'_>, keeper: &Keeper) -> Result<String, String> {
+        let end = self.wait_booted(watcher);
+        if let Some(why) = end.and_then(End::is_no_boot) {
+            return Err(why.to_owned());
+        }
+        if !self.has_read() {
+            return Err("nothing was read".to_owned());
+        }
+        keeper.keep(self).map_err(|error| {
+            log::warn!("the first boot of {} is not kept: {error:#}", self.key);
+            format!("{error:#}")
+        })
     }
 
     /// Waits until it is over, or takes too long, or the container is gone.

@@ -112,6 +112,11 @@ impl<'a> Watcher<'a> {
         }
     }
 
+    /// Returns whether the container has, or had, a first process.
+    pub(super) fn has_started(&mut self) -> bool {
+        self.first().is_some()
+    }
+
     /// Returns the first process of the container; containerd is asked until it knows.
     fn first(&mut self) -> Option<Process> {
         if self.first.is_none() {

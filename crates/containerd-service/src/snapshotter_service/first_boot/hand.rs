@@ -119,6 +119,33 @@ impl FirstBootsHand {
         }
     }
 
+    /// Returns whether boots without a label are recorded.
+    pub(crate) const fn are_recorded(&self) -> bool {
+        self.policy.always.is_some()
+    }
+
+    /// Has a plan made of the start of a container on a device that records it, unless the policy or a label is against it.
+    pub(crate) fn follow(&self, container: &Snapshot, top: Digest, device: &str) {
+        if self.places.lock().contains_key(&container.id) {
+            return;
+        }
+        let Some(ending) = self.policy.asked_for(container) else {
+            return;
+        };
+        let name = (container.id, &*container.name);
+        let wanted = Wanted::new(name, &[], top, ending).on_device(device);
+        match self.ask(&Request::Record(Box::new(wanted)), QUICK) {
+            Ok(Response::Places(Some(places))) => {
+                self.places.lock().insert(container.id, places);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let name = &container.name;
+                log::warn!("the first boot of {name} is not recorded: {error:#}");
+            }
+        }
+    }
+
     /// Notifies that a snapshot was removed.
     pub(crate) fn removed(&self, id: SnapshotId) {
         self.forget(id, &Request::Removed(id.0));

@@ -29,8 +29,10 @@ use bootstore::store::StoreSettings;
 use host::control::{listen, serve};
 use host::interrupt::Interrupt;
 use host::run_dir::{RUN_DIR_ENV, RunDir};
+use layers::patient_node::PatientClient;
 use mounting::confinement;
 use mounting::confinement::Service;
+use node_api::client::NodeClient;
 
 /// How often it is looked whether anybody needs it; nothing tells all of that.
 const LOOK_EVERY_MS: u16 = 200;
@@ -128,6 +130,7 @@ pub fn run(args: &RecorderSettings, store: &StoreSettings, run_dir: &Path) -> an
         Keeper {
             store: store.open()?,
             containerd: args.containerd.clone(),
+            node: PatientClient::new(NodeClient::of(&run_dir), interrupt.clone()),
             interrupt: interrupt.clone(),
         },
     );

@@ -76,6 +76,9 @@ pub(super) struct Wanted {
     pub(super) top: Digest,
     /// When it is over, as on the command line.
     until: String,
+    /// The device of the node that records it, if that is not for us to do.
+    #[serde(default)]
+    pub(super) device: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -103,6 +106,15 @@ impl Wanted {
             layers: layers.collect(),
             top,
             until: ending.to_string(),
+            device: None,
+        }
+    }
+
+    /// Has a device of the node record it.
+    pub(super) fn on_device(self, name: &str) -> Self {
+        Self {
+            device: Some(name.to_owned()),
+            ..self
         }
     }
 

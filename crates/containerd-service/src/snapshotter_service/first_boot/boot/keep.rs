@@ -13,6 +13,7 @@ use super::super::SNAPSHOTTER;
 use super::Boot;
 use host::interrupt::Interrupt;
 use layers::keep::{About, Earlier, keep_layer};
+use layers::patient_node::PatientClient;
 use layers::recorded::RecordedLayer;
 
 /// Makes boot images of recordings.
@@ -21,6 +22,8 @@ pub(crate) struct Keeper {
     pub store: Store,
     /// The socket of the containerd that we serve.
     pub containerd: PathBuf,
+    /// The node, which records starts on block images.
+    pub node: PatientClient,
     pub interrupt: Interrupt,
 }
 
@@ -67,7 +70,7 @@ impl Keeper {
         Ok(stack.reference)
     }
 
-    fn image_of(&self, boot: &Boot) -> anyhow::Result<Described> {
+    pub(super) fn image_of(&self, boot: &Boot) -> anyhow::Result<Described> {
         let namespace = boot.key.split('/').next().unwrap_or_default();
         let containerd = Containerd::connect(&self.containerd, namespace, SNAPSHOTTER)
             .context("asking containerd for the image (`containerd` names the socket)")?;
