@@ -171,44 +171,44 @@ fn server(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> (String, Arc<Mut
     (address, heads)
 }
 
+const BASIC: &str = "WWW-Authenticate: Basic realm=\"r\"\r\n";
+
+/// Returns an answer that asks for a login, or leads elsewhere.
+fn refusal(header: &str) -> Vec<u8> {
+    let status = match header.starts_with("Location") {
+        true => "307 Temporary Redirect",
+        false => "401 Unauthorized",
+    };
+    let end = "Content-Length: 0\r\nConnection: close";
+    format!("HTTP/1.1 {status}\r\n{header}{end}\r\n\r\n").into_bytes()
+}
+
+/// Returns the range that is asked for, to who has a login.
+fn registry_answer(blob: &[u8], head: &str) -> Vec<u8> {
+    if !head.contains("authorization: basic ") {
+        return refusal(BASIC);
+    }
+    let range = head.split("range: bytes=").nth(1).unwrap();
+    let range = range.split("\r\n").next().unwrap();
+    let (start, end) = range.split_once('-').unwrap();
+    let (start, end): (usize, usize) = (start.parse().unwrap(), end.parse().unwrap());
+    let (len, whole) = (end + 1 - start, blob.len());
+    let head = format!(
+        "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {start}-{end}/{whole}\r\n\
+         Content-Length: {len}\r\nConnection: close\r\n\r\n"
+    );
+    [head.as_bytes(), &blob[start..=end]].concat()
+}
+
 /// A mirror is on the way, and knows what it is asked for; it is not to know the password of the registry.
 #[test]
 fn a_mirror_gets_no_login_whatever_it_answers() {
     let lab = Lab::new(3 * 4096);
-    let refusal = |status: &str, more: &str| {
-        let head =
-            format!("HTTP/1.1 {status}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n");
-        head.into_bytes()
-    };
     let blob = Arc::clone(&lab.blob);
-    let (registry, asked) = server(move |head| {
-        if !head.contains("authorization: basic ") {
-            return refusal(
-                "401 Unauthorized",
-                "WWW-Authenticate: Basic realm=\"r\"\r\n",
-            );
-        }
-        let range = head.split("range: bytes=").nth(1).unwrap();
-        let range = range.split("\r\n").next().unwrap().split_once('-').unwrap();
-        let (start, end) = (
-            range.0.parse::<usize>().unwrap(),
-            range.1.parse::<usize>().unwrap(),
-        );
-        let head = format!(
-            "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {start}-{end}/{}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            blob.len(),
-            end + 1 - start
-        );
-        [head.as_bytes(), &blob[start..=end]].concat()
-    });
-    let (thief, stolen) = server(move |_| {
-        refusal(
-            "401 Unauthorized",
-            "WWW-Authenticate: Basic realm=\"t\"\r\n",
-        )
-    });
+    let (registry, asked) = server(move |head| registry_answer(&blob, head));
+    let (thief, stolen) = server(|_| refusal(BASIC));
     for trick in [
-        "WWW-Authenticate: Basic realm=\"r\"\r\n".to_owned(),
+        BASIC.to_owned(),
         format!(
             "WWW-Authenticate: Bearer realm=\"http://{thief}/token\",service=\"{registry}\"\r\n"
         ),
@@ -219,12 +219,8 @@ fn a_mirror_gets_no_login_whatever_it_answers() {
         format!("Location: http://{registry}/v2/other/secret\r\n"),
         "Location: http://169.254.169.254/latest\r\n".to_owned(),
     ] {
-        let status = match trick.starts_with("Location") {
-            true => "307 Temporary Redirect",
-            false => "401 Unauthorized",
-        };
         let answer = trick.clone();
-        let (mirror, told) = server(move |_| refusal(status, &answer));
+        let (mirror, told) = server(move |_| refusal(&answer));
         let dir = tempfile::tempdir().unwrap();
         let cache = BlobCache::open(&dir.path().join("cache"), lab.config).unwrap();
         let config = OriginConfig {
