@@ -28,7 +28,7 @@ said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yol
 [ -z "$said" ] || die "systemd warns about the units: $said"
 # How much a service may that was broken into, by systemd's own count: 0 is nothing, 10 everything.
 # Lower than this takes a mount namespace of its own, or no root.
-for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 yolofs-pin=2.5 nicfetch=1.8 sandboxd=6.6; do
+for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 yolofs-pin=2.5 nicfetch=1.7 sandboxd=6.6; do
     unit=$work/${exposed%=*}.service
     said=$(systemd-analyze security --offline=true --no-pager "$unit") || true
     level=$(sed -n 's/.*Overall exposure level for [^:]*: \([0-9.]*\).*/\1/p' <<<"$said")

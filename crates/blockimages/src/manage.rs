@@ -83,6 +83,7 @@ pub fn create(
         return refuse("there is an image already");
     }
     fs::create_dir_all(dir).map_err(file("making", dir))?;
+    rawio::trusted::expect_own(dir).map_err(file("writing to", dir))?;
     let virtual_size = match (top, size) {
         (Top::Sealed, _) => 0,
         (_, Some(size)) => size,

@@ -9,13 +9,18 @@
 mod cache_lab;
 
 use std::fs::{self, Permissions};
-use std::ops::Range;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use blockimages::{BlobCache, ImageError};
+use blockimages::convert::{ConvertOptions, convert_disk};
+use blockimages::manage::{self, Top, UpperKind};
+use blockimages::{BlobCache, DeviceConfig, ImageError, OriginConfig, Registries};
 use lsmt::ReadAt as _;
+use oci::registry::{Credentials, RegistryConfig, Transport};
 use ranges::testing::MemoryPlace;
 
 use cache_lab::{Lab, honest, memory};
@@ -101,6 +106,155 @@ fn no_link_in_a_cache_is_written_through() {
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1, "{name:?}");
         fs::remove_file(&name).unwrap();
         fs::rename(&was, &name).unwrap();
+    }
+}
+
+/// He made the directory before, with links in it.
+#[test]
+fn nothing_is_made_in_a_directory_that_others_may_write_to() {
+    let lab = Lab::new(1);
+    let at = |name: &str| lab.dir.path().join(name);
+    let [disk, victim] = ["disk.raw", "victim"].map(at);
+    for path in [&disk, &victim] {
+        fs::write(path, [7; 4096]).unwrap();
+    }
+    let create = |dir: &Path| {
+        let new = (Top::Pair(UpperKind::Append), Some(1 << 20));
+        manage::create(dir, DeviceConfig::default(), new.0, new.1).map(drop)
+    };
+    let convert = |dir: &Path| {
+        let (options, mut watch) = (ConvertOptions::default(), |_| ControlFlow::Continue(()));
+        convert_disk(&disk, dir, "image", &options, &mut watch).map(drop)
+    };
+    let dir = at("images");
+    for (others, names) in [
+        (0o777, [".lock", "upper.data"]),
+        (0o1777, [".lock", "upper.data"]),
+    ] {
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, Permissions::from_mode(others)).unwrap();
+        for name in names {
+            symlink(&victim, dir.join(name)).unwrap();
+        }
+        create(&dir).unwrap_err();
+        convert(&dir).unwrap_err();
+        assert_eq!(fs::read(&victim).unwrap(), [7; 4096]);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+    create(&dir).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+    convert(&dir).unwrap();
+}
+
+/// Serves what `answer` says to the head of each request, and returns the address and the heads that came.
+fn server(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let heads: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = Arc::clone(&heads);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|len| len == 1) {
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8_lossy(&head).to_lowercase();
+            let said = answer(&head);
+            noted.lock().unwrap().push(head);
+            // Who asked may be gone.
+            let _sent = stream.write_all(&said);
+        }
+    });
+    (address, heads)
+}
+
+const BASIC: &str = "WWW-Authenticate: Basic realm=\"r\"\r\n";
+
+/// Returns an answer that asks for a login, or leads elsewhere.
+fn refusal(header: &str) -> Vec<u8> {
+    let status = match header.starts_with("Location") {
+        true => "307 Temporary Redirect",
+        false => "401 Unauthorized",
+    };
+    let end = "Content-Length: 0\r\nConnection: close";
+    format!("HTTP/1.1 {status}\r\n{header}{end}\r\n\r\n").into_bytes()
+}
+
+/// Returns the range that is asked for, to who has a login.
+fn registry_answer(blob: &[u8], head: &str) -> Vec<u8> {
+    if !head.contains("authorization: basic ") {
+        return refusal(BASIC);
+    }
+    let range = head.split("range: bytes=").nth(1).unwrap();
+    let range = range.split("\r\n").next().unwrap();
+    let (start, end) = range.split_once('-').unwrap();
+    let (start, end): (usize, usize) = (start.parse().unwrap(), end.parse().unwrap());
+    let (len, whole) = (end + 1 - start, blob.len());
+    let head = format!(
+        "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {start}-{end}/{whole}\r\n\
+         Content-Length: {len}\r\nConnection: close\r\n\r\n"
+    );
+    [head.as_bytes(), &blob[start..=end]].concat()
+}
+
+/// A mirror is on the way, and knows what it is asked for; it is not to know the password of the registry.
+#[test]
+fn a_mirror_gets_no_login_whatever_it_answers() {
+    let lab = Lab::new(3 * 4096);
+    let blob = Arc::clone(&lab.blob);
+    let (registry, asked) = server(move |head| registry_answer(&blob, head));
+    let (thief, stolen) = server(|_| refusal(BASIC));
+    for trick in [
+        BASIC.to_owned(),
+        format!(
+            "WWW-Authenticate: Bearer realm=\"http://{thief}/token\",service=\"{registry}\"\r\n"
+        ),
+        format!(
+            "WWW-Authenticate: Bearer realm=\"http://{registry}/token\",service=\"{registry}\"\r\n"
+        ),
+        format!("Location: http://{thief}/blob\r\n"),
+        format!("Location: http://{registry}/v2/other/secret\r\n"),
+        "Location: http://169.254.169.254/latest\r\n".to_owned(),
+    ] {
+        let answer = trick.clone();
+        let (mirror, told) = server(move |_| refusal(&answer));
+        let dir = tempfile::tempdir().unwrap();
+        let cache = BlobCache::open(&dir.path().join("cache"), lab.config).unwrap();
+        let config = OriginConfig {
+            registry: RegistryConfig {
+                transport: Transport::Plain,
+                credentials: Some(Credentials {
+                    username: "user".to_owned(),
+                    password: "pass".to_owned(),
+                }),
+                ..RegistryConfig::default()
+            },
+            mirrors: vec![format!("http://{mirror}")],
+        };
+        let reference = format!("{registry}/app:1").parse().unwrap();
+        let origin = Registries::default()
+            .origin(&reference, lab.digest(), &config)
+            .unwrap();
+        let blob = cache
+            .blob(lab.digest(), lab.blob.len() as u64, origin)
+            .unwrap();
+        lab.check(&blob, 0..3 * 4096);
+        let told = told.lock().unwrap();
+        assert!(!told.is_empty(), "{trick}: the mirror is asked first");
+        let has_login = |head: &String| head.contains("authorization");
+        assert!(
+            !told.iter().chain(&*stolen.lock().unwrap()).any(has_login),
+            "{trick}"
+        );
+        // And nothing is asked with the password that the mirror chose.
+        let asked = asked.lock().unwrap();
+        let mut chosen = asked
+            .iter()
+            .filter(|head| head.contains("/secret") || head.contains("/token"));
+        assert!(!chosen.any(has_login), "{trick}");
     }
 }
 

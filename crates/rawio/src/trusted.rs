@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
-use nix::unistd::geteuid;
+use nix::unistd::{getegid, geteuid};
 
 /// The bit that keeps names in a directory for their owners.
 const STICKY: u32 = 0o1000;
@@ -55,6 +55,26 @@ pub fn open_own_dir(dir: &Path) -> io::Result<(PathBuf, OwnedFd)> {
     Ok((path, opened.into()))
 }
 
+/// Checks that a directory belongs to root or to this user, and that nobody else may make files in it. Who owns the
+/// directories above it is trusted: for what a command makes where its caller works.
+///
+/// # Errors
+/// If it does not, or cannot be examined.
+pub fn expect_own(dir: &Path) -> io::Result<()> {
+    let of = std::fs::metadata(dir)?;
+    let shown = dir.display();
+    let is_trusted = of.uid() == 0 || of.uid() == geteuid().as_raw();
+    if is_trusted && !is_written_by_others(&of) {
+        return Ok(());
+    }
+    let why = match is_trusted {
+        false => format!("{shown} belongs to user {}", of.uid()),
+        true => format!("other users may make files in {shown}"),
+    };
+    let why = format!("{why}, where links may lead elsewhere: choose another directory");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
 fn check(dir: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let dir = File::from(dir);
     let of = dir.metadata()?;
@@ -78,7 +98,9 @@ fn check(dir: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn is_written_by_others(of: &std::fs::Metadata) -> bool {
-    let by_group = of.mode() & GROUP_WRITE != 0 && of.gid() != ROOT_GROUP;
+    // Most users have a group to themselves, too.
+    let own_groups = [ROOT_GROUP, getegid().as_raw()];
+    let by_group = of.mode() & GROUP_WRITE != 0 && !own_groups.contains(&of.gid());
     of.mode() & OTHERS_WRITE != 0 || by_group
 }
 
@@ -124,6 +146,8 @@ mod tests {
             chmod(&own, mode);
             assert_eq!(open_dir(&own).is_ok(), opens, "{above:o} {mode:o}");
             assert_eq!(open_own_dir(&own).is_ok(), is_own, "{above:o} {mode:o}");
+            let is_written = mode & OTHERS_WRITE != 0;
+            assert_eq!(expect_own(&own).is_ok(), !is_written, "{mode:o}");
         }
         chmod(dir.path(), 0o755);
         chmod(&own, 0o700);

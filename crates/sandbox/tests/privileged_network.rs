@@ -68,7 +68,7 @@ fn gateway(rig: &Rig) -> Ipv4Addr {
 }
 
 #[test]
-fn a_sandbox_and_the_machine_reach_each_other() {
+fn privileged_a_sandbox_and_the_machine_reach_each_other() {
     let rig = Rig::on_bridge(Neighbours::Apart);
     let (_sandbox, address) = listener(&rig);
     assert_eq!(reach(address), address);
@@ -92,7 +92,7 @@ fn a_sandbox_and_the_machine_reach_each_other() {
 }
 
 #[test]
-fn a_sandbox_reaches_no_neighbour_and_passes_for_none() {
+fn privileged_a_sandbox_reaches_no_neighbour_and_passes_for_none() {
     let rig = Rig::on_bridge(Neighbours::Apart);
     let (neighbour, address) = listener(&rig);
     let local = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -129,7 +129,7 @@ fn a_sandbox_reaches_no_neighbour_and_passes_for_none() {
 }
 
 #[test]
-fn neighbours_reach_each_other_where_that_is_asked_for() {
+fn privileged_neighbours_reach_each_other_where_that_is_asked_for() {
     let rig = Rig::on_bridge(Neighbours::Reachable);
     let (neighbour, address) = listener(&rig);
     let script = format!(
@@ -143,7 +143,7 @@ fn neighbours_reach_each_other_where_that_is_asked_for() {
 
 /// A connection that was closed keeps its port for a minute, and would keep it from the next sandbox.
 #[test]
-fn nothing_of_a_former_network_is_left_for_the_next() {
+fn privileged_nothing_of_a_former_network_is_left_for_the_next() {
     let rig = Rig::on_bridge(Neighbours::Apart);
     let bind = "
 import socket
@@ -171,7 +171,7 @@ print(len(open('/proc/self/net/arp').readlines()) - 1)";
 
 /// Devices are made in advance and removed after the end, so there are always some, and never more.
 #[test]
-fn a_thousand_networks_leave_no_device_and_no_namespace() {
+fn privileged_a_thousand_networks_leave_no_device_and_no_namespace() {
     let mut rig = Rig::on_bridge(Neighbours::Apart);
     // The bridge, and eight ports.
     let is_full = || rig.devices().len() == 9;
@@ -202,7 +202,7 @@ fn namespaces_open() -> usize {
 }
 
 #[test]
-fn addresses_are_used_again_and_never_twice() {
+fn privileged_addresses_are_used_again_and_never_twice() {
     let mut rig = Rig::on_bridge(Neighbours::Apart);
     rig.close();
     let first = Ipv4Addr::from_bits(gateway(&rig).to_bits() - 1);
@@ -232,7 +232,7 @@ fn addresses_are_used_again_and_never_twice() {
 }
 
 #[test]
-fn a_sandbox_keeps_its_network_when_its_program_ends() {
+fn privileged_a_sandbox_keeps_its_network_when_its_program_ends() {
     let mut rig = Rig::on_bridge(Neighbours::Apart);
     let (one, address) = listener(&rig);
     let id = one.id().to_owned();
@@ -273,7 +273,7 @@ fn a_sandbox_keeps_its_network_when_its_program_ends() {
 }
 
 #[test]
-fn a_device_of_others_is_left_alone() {
+fn privileged_a_device_of_others_is_left_alone() {
     let mut rig = Rig::on_bridge(Neighbours::Apart);
     rig.close();
     let name = rig.config.bridge.clone().unwrap().name;

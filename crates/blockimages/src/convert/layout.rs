@@ -9,6 +9,7 @@ use blocks::{Digest, Tree};
 use lsmt::{Codec, FileStorage};
 use nix::fcntl::{Flock, FlockArg};
 use oci::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+use rawio::{private, trusted};
 use serde::{Deserialize, Serialize};
 
 use super::{ConvertError, ConvertOptions, ConvertedLayer, DataPlace, FileSystem, TurboLayer};
@@ -96,12 +97,14 @@ impl Layout {
                 name: name.chars().take(80).collect(),
             });
         }
+        fs::create_dir_all(dir).map_err(file("making the layout", dir))?;
+        trusted::expect_own(dir).map_err(file("writing to", dir))?;
         for part in ["blobs/sha256", "chains", name] {
             let part = dir.join(part);
             fs::create_dir_all(&part).map_err(file("making the layout", part))?;
         }
         let lock = dir.join(".lock");
-        let opened = File::create(&lock).map_err(file("opening", &lock))?;
+        let opened = private::open_or_create(&lock).map_err(file("opening", &lock))?;
         let locked = Flock::lock(opened, FlockArg::LockExclusiveNonblock);
         let this = Self {
             dir: dir.into(),

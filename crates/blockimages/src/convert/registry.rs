@@ -120,6 +120,7 @@ impl RegistryImage {
         let within = Path::new("turbo").join(layer.digest.hex());
         let metadata = dir.join(&within);
         fs::create_dir_all(&metadata).map_err(file("making", &metadata))?;
+        rawio::trusted::expect_own(dir).map_err(file("writing to", dir))?;
         let packed = metadata.join("packed");
         self.repository.pull_blob(layer, &packed, &mut *watch)?;
         let mut lower = unpack(&packed, &metadata)?;
