@@ -162,6 +162,18 @@ pub struct DeviceStatus {
     /// Bytes in the cache.
     #[serde(default)]
     pub cached_bytes: u64,
+    /// Wanted chunks of the cache that were on their way for somebody else already.
+    #[serde(default)]
+    pub joined: u64,
+    /// Chunks that were requested a second time because they were late.
+    #[serde(default)]
+    pub hedged: u64,
+    /// Chunks that were requested again after a failure.
+    #[serde(default)]
+    pub retried: u64,
+    /// How often a registry or a mirror fell silent.
+    #[serde(default)]
+    pub stalls: u64,
 }
 
 /// A device that was asked for.

@@ -211,6 +211,10 @@ pub fn busy_device(name: &str) -> DeviceView {
             bytes_written: 7,
             fetched_bytes: 8,
             cached_bytes: 9,
+            joined: 10,
+            hedged: 11,
+            retried: 12,
+            stalls: 13,
         }),
         ..device_of(&spec)
     }

@@ -191,6 +191,10 @@ impl ServedDevice {
             bytes_written,
             fetched_bytes: cache.fetched_bytes,
             cached_bytes: cache.cached_bytes,
+            joined: cache.joined,
+            hedged: cache.hedged,
+            retried: cache.retried,
+            stalls: cache.stalls,
         }
     }
 
