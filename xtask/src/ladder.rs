@@ -61,7 +61,17 @@ const LADDER: &[Rung] = &[
             "serving",
         ],
     ),
-    rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
+    rung(
+        "mirror",
+        &[
+            "blocks",
+            "chunks",
+            "distribution",
+            "ranges",
+            "serving",
+            "testkit",
+        ],
+    ),
     rung("blockexport", &["blocks", "rawio"]),
     rung("sandbox", &["confine", "rawio"]),
     rung(

@@ -41,7 +41,7 @@ pub use lead::Lead;
 pub(crate) use lead::Verdict;
 pub(crate) use part::Part;
 use room::{Order, Tenant};
-pub(crate) use separate_ranges::{Joined, SeparateRange};
+pub(crate) use separate_ranges::{RangeSource, SeparateRange};
 pub use verify::VerifiedBlobs;
 pub use whole::Whole;
 

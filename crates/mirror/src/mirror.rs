@@ -14,6 +14,7 @@
 //! connection is reset.
 
 mod access;
+mod apart;
 mod attempt;
 mod body;
 mod catalog;
@@ -64,6 +65,7 @@ pub use route::{Version, parameter};
 pub use serve::{Acceptor, ServeConfig, serve, take_connections};
 
 use access::{Caller, Decision, Grants};
+use apart::Apart;
 use catalog::Catalog;
 use counters::{Counters, Kind};
 use documents::Documents;
@@ -118,6 +120,7 @@ pub struct Mirror {
     /// Limits the pulls whose blobs are confirmed before their clients ask for them.
     pulls: Arc<Semaphore>,
     fetching: Option<Arc<RateLimiter>>,
+    apart: Apart,
     draining: AtomicBool,
 }
 
@@ -193,6 +196,7 @@ impl Mirror {
             documents,
             fills: Arc::new(Semaphore::new(FILLS)),
             pulls: Self::pulls(),
+            apart: Apart::default(),
             draining: AtomicBool::new(false),
         }))
     }

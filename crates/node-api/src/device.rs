@@ -172,6 +172,18 @@ pub struct DeviceStatus {
     /// How its start goes, if it is a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartStatus>,
+    /// Wanted chunks of the cache that were on their way for somebody else already.
+    #[serde(default)]
+    pub joined: u64,
+    /// Chunks that were requested a second time because they were late.
+    #[serde(default)]
+    pub hedged: u64,
+    /// Chunks that were requested again after a failure.
+    #[serde(default)]
+    pub retried: u64,
+    /// How often a registry or a mirror fell silent.
+    #[serde(default)]
+    pub stalls: u64,
 }
 
 /// A device that was asked for.

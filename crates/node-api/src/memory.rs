@@ -215,6 +215,10 @@ pub fn busy_device(name: &str) -> DeviceView {
             cached_bytes: 9,
             fetches: 10,
             start: None,
+            joined: 10,
+            hedged: 11,
+            retried: 12,
+            stalls: 13,
         }),
         ..device_of(&spec)
     }

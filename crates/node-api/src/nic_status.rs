@@ -50,6 +50,12 @@ pub struct NicStatus {
     pub lies: u64,
     /// Reads that were sent a second time because the first took long.
     pub hedged: u64,
+    /// Wanted chunks that were on their way already, asked for or as a part of a stream.
+    #[serde(default)]
+    pub joined: u64,
+    /// Chunks that were requested again after a failure.
+    #[serde(default)]
+    pub retried: u64,
     /// Requests for chunks that were sent to it.
     #[serde(default)]
     pub requests: u64,

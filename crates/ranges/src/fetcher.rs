@@ -169,7 +169,8 @@ impl Fetcher {
         }
     }
 
-    /// Fetches pieces in order, without a waiting thread, until the feed is dropped.
+    /// Fetches pieces in order, without a waiting thread, until the feed is dropped. One that is demanded ends with the
+    /// first piece that cannot be fetched.
     #[must_use]
     pub fn feed(self: &Arc<Self>, pieces: Vec<Span>, priority: Priority) -> Feed {
         let job = Job::new(priority, pieces.into());
@@ -237,7 +238,7 @@ impl Blob {
         };
         let spans: VecDeque<_> = pieces.iter().map(span).collect();
         let inner = &self.fetcher.inner;
-        let id = inner.begin(Job::new(Priority::Demand, spans));
+        let id = inner.begin(Job::reader(spans));
         let job = inner.wait(id, deadline);
         if let Some(fault) = job.as_ref().and_then(|job| job.fault.clone()) {
             return Err(fault.into());
@@ -313,8 +314,29 @@ impl Feed {
         while let Some(job) = state.jobs.jobs.get(&self.id)
             && !job.is_done()
         {
-            let changed = Arc::clone(&job.changed);
-            changed.wait(&mut state);
+            let ended = Arc::clone(&job.ended);
+            ended.thread.wait(&mut state);
+        }
+    }
+
+    /// The same for a task.
+    pub async fn ended(&self) {
+        loop {
+            let ended = {
+                let state = self.fetcher.inner.state.lock();
+                match state.jobs.jobs.get(&self.id) {
+                    Some(job) if !job.is_done() => Arc::clone(&job.ended),
+                    _ => return,
+                }
+            };
+            let told = ended.tasks.notified();
+            let mut told = std::pin::pin!(told);
+            told.as_mut().enable();
+            // It may have ended before somebody waited.
+            if self.is_done() {
+                return;
+            }
+            told.await;
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fetch::{Priority, Ticket};
 use parking_lot::Condvar;
+use tokio::sync::Notify;
 
 use crate::key::Key;
 use crate::place::Fault;
@@ -41,7 +42,9 @@ pub(crate) struct Job {
     /// Their bytes.
     pub(crate) open_bytes: u64,
     pub(crate) tickets: BTreeSet<Ticket>,
-    /// What came, for a reader.
+    /// Whether what comes is kept for the caller.
+    keeps: bool,
+    /// What came, if it is kept.
     pub(crate) arrived: Vec<(Key, Arc<[u8]>)>,
     failures: u32,
     /// Something could not be fetched.
@@ -49,7 +52,21 @@ pub(crate) struct Job {
     /// It wants no more.
     pub(crate) over: bool,
     /// Notified at the end.
-    pub(crate) changed: Arc<Condvar>,
+    pub(crate) ended: Arc<Ended>,
+}
+
+/// Wakes who waits for the end of a job: a thread, or tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) thread: Condvar,
+    pub(crate) tasks: Notify,
+}
+
+impl Ended {
+    pub(crate) fn tell(&self) {
+        self.thread.notify_all();
+        self.tasks.notify_waiters();
+    }
 }
 
 impl Job {
@@ -61,11 +78,20 @@ impl Job {
             open: 0,
             open_bytes: 0,
             tickets: BTreeSet::new(),
+            keeps: false,
             arrived: Vec::new(),
             failures: 0,
             fault: None,
             over: false,
-            changed: Arc::new(Condvar::new()),
+            ended: Arc::default(),
+        }
+    }
+
+    /// Returns the job of a thread that waits for pieces, and gets them.
+    pub(crate) fn reader(rest: VecDeque<Span>) -> Self {
+        Self {
+            keeps: true,
+            ..Self::new(Priority::Demand, rest)
         }
     }
 
@@ -101,7 +127,7 @@ impl Job {
     pub(crate) fn came(&mut self, key: Key, bytes: &Arc<[u8]>) {
         self.open = self.open.saturating_sub(1);
         self.failures = 0;
-        if self.priority == Priority::Demand {
+        if self.keeps {
             self.arrived.push((key, Arc::clone(bytes)));
         }
     }

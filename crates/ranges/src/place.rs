@@ -55,6 +55,14 @@ impl Layout {
         at(pieces.start)..at(pieces.end)
     }
 
+    /// Returns the pieces that have some of these bytes.
+    #[must_use]
+    pub fn pieces_of(self, bytes: &Range<u64>) -> Range<u32> {
+        let len = u64::from(self.piece_bytes.max(1));
+        let number = |piece: u64| u32::try_from(piece).unwrap_or(u32::MAX);
+        number(bytes.start / len)..number(bytes.end.min(self.size).div_ceil(len))
+    }
+
     /// Returns the length of a piece.
     #[must_use]
     pub fn len(self, piece: u32) -> u32 {

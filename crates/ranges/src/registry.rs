@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use distribution::{Call, CallError, Client, Destination, Login};
 use reqwest::header::{CONTENT_RANGE, HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, Response, StatusCode, Url, Version};
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::place::{Fault, FaultKind, Place, Reading};
 
@@ -27,6 +28,10 @@ pub struct RegistryPlace {
     advice: String,
     /// Whether it answered over HTTP/2.
     is_multiplexed: AtomicBool,
+    /// Whether a request failed since something came from it.
+    is_broken: AtomicBool,
+    /// Who connects again, while the others wait for that.
+    connecting: Mutex<()>,
 }
 
 impl RegistryPlace {
@@ -40,6 +45,8 @@ impl RegistryPlace {
             login,
             advice: "log in with docker login".to_owned(),
             is_multiplexed: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+            connecting: Mutex::const_new(()),
         }
     }
 
@@ -50,6 +57,29 @@ impl RegistryPlace {
     }
 
     async fn get(
+        &self,
+        range: Range<u64>,
+        take: &mut (dyn FnMut(&[u8]) + Send),
+    ) -> Result<(), Fault> {
+        let got = self.try_get(range, take).await;
+        if got.is_err() {
+            self.is_broken.store(true, Relaxed);
+        }
+        got
+    }
+
+    /// Waits until the connection of HTTP/2 that ended was replaced, or returns the right to do that: each of the many
+    /// requests on it would make a connection of its own.
+    async fn first_again(&self) -> Option<MutexGuard<'_, ()>> {
+        let is_broken = || self.is_multiplexed.load(Relaxed) && self.is_broken.load(Relaxed);
+        if !is_broken() {
+            return None;
+        }
+        let first = self.connecting.lock().await;
+        is_broken().then_some(first)
+    }
+
+    async fn try_get(
         &self,
         range: Range<u64>,
         take: &mut (dyn FnMut(&[u8]) + Send),
@@ -67,6 +97,7 @@ impl RegistryPlace {
             scope: &self.scope,
             login: self.login.as_ref(),
         };
+        let first = self.first_again().await;
         let mut answer = self
             .client
             .send(&call)
@@ -75,6 +106,8 @@ impl RegistryPlace {
         self.check(&answer, &range)?;
         self.is_multiplexed
             .store(answer.version() == Version::HTTP_2, Relaxed);
+        self.is_broken.store(false, Relaxed);
+        drop(first);
         let mut left = range.end - range.start;
         while left > 0 {
             let came = answer.chunk().await.map_err(|error| {

@@ -22,6 +22,8 @@ pub enum Treatment {
     OtherRange,
     /// With the whole blob.
     Whole,
+    /// With the whole blob, of which only so many bytes come before the server is dropped.
+    Hold(usize),
     /// After so many bytes of the body the connection ends.
     Cut(usize),
     /// Nothing is answered before the server is dropped.
@@ -35,6 +37,8 @@ pub enum Treatment {
 pub struct Asked {
     /// Counted from 0.
     pub number: usize,
+    /// Whether only the head of the response is wanted.
+    pub is_head: bool,
     /// The path, with the query.
     pub path: String,
     /// The requested bytes.
@@ -144,6 +148,7 @@ impl Shared {
     fn read(&self, reader: &mut BufReader<&TcpStream>) -> Option<Asked> {
         let mut line = String::new();
         reader.read_line(&mut line).ok()?;
+        let is_head = line.starts_with("HEAD ");
         let path = line.split_whitespace().nth(1)?.to_owned();
         let mut range = 0..self.blob.len() as u64;
         let mut authorization = None;
@@ -164,12 +169,22 @@ impl Shared {
         let mut all = self.asked.lock().unwrap();
         let asked = Asked {
             number: all.len(),
+            is_head,
             path,
             range,
             authorization,
         };
         all.push(asked.clone());
         Some(asked)
+    }
+
+    /// Waits until the server is dropped.
+    fn hold(&self) -> Option<()> {
+        let mut all = self.asked.lock().unwrap();
+        while !self.over.load(SeqCst) {
+            all = self.ended.wait_timeout(all, DEADLINE).unwrap().0;
+        }
+        None
     }
 
     /// Answers; `None` if the connection is to end.
@@ -186,19 +201,13 @@ impl Shared {
                 wrong.for_each(|byte| *byte = b'Y');
             }
             Treatment::OtherRange => start += 1,
-            Treatment::Whole => {
+            Treatment::Whole | Treatment::Hold(_) => {
                 (status, start) = (200, 0);
                 body.clone_from(&self.blob);
                 keep = body.len();
             }
             Treatment::Cut(bytes) => keep = *bytes,
-            Treatment::Stall => {
-                let mut all = self.asked.lock().unwrap();
-                while !self.over.load(SeqCst) {
-                    all = self.ended.wait_timeout(all, DEADLINE).unwrap().0;
-                }
-                return None;
-            }
+            Treatment::Stall => return self.hold(),
             Treatment::Status(other, headers) => {
                 status = *other;
                 more.clone_from(headers);
@@ -216,6 +225,13 @@ impl Shared {
         }
         head += "\r\n";
         client.write_all(head.as_bytes()).ok()?;
+        if asked.is_head {
+            return Some(());
+        }
+        if let Treatment::Hold(bytes) = treatment {
+            client.write_all(&body[..*bytes]).ok()?;
+            return self.hold();
+        }
         client.write_all(&body[..keep.min(body.len())]).ok()?;
         (keep >= body.len()).then_some(())
     }

@@ -29,6 +29,10 @@ pub struct RemoteCounts {
     pub lies: u64,
     /// Chunks that were requested on the other connection, too.
     pub hedged: u64,
+    /// Wanted chunks that were on their way already.
+    pub joined: u64,
+    /// Chunks that were requested again after a failure.
+    pub retried: u64,
     /// READs that were sent.
     pub requests: u64,
     /// Streams of a plan's chunks that were begun.
@@ -85,6 +89,8 @@ impl Remote {
             away: c.away.load(Relaxed),
             lies: c.lies.load(Relaxed),
             hedged: engine.hedges,
+            joined: engine.joins,
+            retried: engine.retries,
             requests: engine.requests,
             streams: c.streams.load(Relaxed),
             wire_bytes: engine.received_bytes,

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::digest::BlobDigest;
 use super::key::BlobKey;
-use super::separate_ranges::{Joined, SeparateRanges};
+use super::separate_ranges::{RangeSource, SeparateRange, SeparateRanges};
 
 /// Why a download failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -117,13 +117,22 @@ impl Growing {
         self.file.lock().clone()
     }
 
-    /// Joins or starts a separate fetch of a range; `None` if too many are cached. They are cached
-    /// on the file system of `dir`.
+    /// Fetches a range separately, from `source` if nobody did of this blob before; `None` if too much is cached
+    /// already. It is cached on the file system of `dir`.
     ///
     /// # Errors
-    /// If no file can be created in `dir`.
-    pub(crate) fn look(&self, dir: &Path, range: &Range<u64>) -> io::Result<Option<Joined>> {
-        self.looks.join(dir, range)
+    /// If no file can be created in `dir`, or there is no source.
+    pub(crate) fn look(
+        &self,
+        dir: &Path,
+        range: &Range<u64>,
+        source: impl FnOnce() -> io::Result<RangeSource>,
+    ) -> io::Result<Option<SeparateRange>> {
+        let size = self.progress.borrow().size;
+        match size {
+            Some(size) => self.looks.look(dir, size, range, source),
+            None => Ok(None),
+        }
     }
 
     /// Announces the size of the blob, and its file.

@@ -1,9 +1,10 @@
-//! Ranges that are fetched apart from the download of a blob, once for all clients that read them.
+//! Ranges that are fetched apart from the download of a blob, each piece once for all clients that read it.
 //!
 //! A lazy client reads a few ranges of a blob whose download has not reached them yet, and the machines
 //! of a host read the same ones. What was fetched for the first is in an unlinked file, which is freed
 //! when the blob is complete or the process ends.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -11,134 +12,162 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use hyper::body::Bytes;
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
+use ranges::{Blob, Feed, Fetcher, Layout, Place, Priority, Receiver, Server, Span};
+use tokio::sync::watch;
 
+/// Bytes of a piece: what lazy clients read at least, whose blocks have as much.
+const PIECE: u32 = 4 << 10;
 /// Bytes of ranges that are kept for a blob; they count in no budget. More are not kept.
 const BYTES_MAX: u64 = 64 << 20;
-/// Ranges that are kept for a blob.
-const RANGES_MAX: usize = 1024;
+
+/// Who fetches the ranges of a blob, and from where.
+#[derive(Clone)]
+pub(crate) struct RangeSource {
+    pub(crate) fetcher: Arc<Fetcher>,
+    pub(crate) place: Arc<dyn Place>,
+}
 
 /// The separately fetched ranges of a blob.
 #[derive(Debug, Default)]
-pub(super) struct SeparateRanges(Mutex<RangesState>);
+pub(super) struct SeparateRanges(Mutex<Option<Separate>>);
 
-#[derive(Debug, Default)]
-struct RangesState {
-    file: Option<Arc<File>>,
-    ranges: Vec<Arc<SeparateRange>>,
-    bytes: u64,
+#[derive(Debug)]
+struct Separate {
+    blob: Blob,
+    pieces: Arc<Pieces>,
 }
 
-/// A separately fetched range, complete or not.
+/// The pieces that were fetched.
+#[derive(Debug)]
+struct Pieces {
+    layout: Layout,
+    /// Each byte has its offset in the blob.
+    file: Arc<File>,
+    /// Those that are wanted or were, and whether they are in the file.
+    here: Mutex<HashMap<u32, bool>>,
+    /// Tells those who wait that more is in the file.
+    came: watch::Sender<()>,
+}
+
+/// A range that is being fetched for a client. Others who read the same pieces get them from the same requests, and
+/// dropping this stops what nobody else reads.
 #[derive(Debug)]
 pub(crate) struct SeparateRange {
-    range: Range<u64>,
-    file: Arc<File>,
-    came: watch::Sender<RangeProgress>,
-}
-
-/// The progress of a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RangeProgress {
-    /// The offset in the blob up to which the range is in the file.
-    pub(crate) to: u64,
-    /// The fetch has ended.
-    pub(crate) ended: bool,
-}
-
-/// Whether the caller fetches a range.
-#[derive(Debug)]
-pub(crate) enum Joined {
-    /// Another task does.
-    Follow(Arc<SeparateRange>),
-    /// The caller does.
-    Fetch(Arc<SeparateRange>),
+    pieces: Arc<Pieces>,
+    feed: Feed,
+    came: watch::Receiver<()>,
 }
 
 impl SeparateRanges {
-    /// Returns a range that covers `wanted`, complete or not; `None` if too many are cached.
-    pub(super) fn join(&self, dir: &Path, wanted: &Range<u64>) -> io::Result<Option<Joined>> {
-        let mut state = self.0.lock();
-        let has = |separate: &&Arc<SeparateRange>| {
-            separate.range.start <= wanted.start
-                && wanted.end <= separate.range.end
-                && !separate.has_failed()
+    /// Fetches what is not here of a range of a blob of `size` bytes, from the source that the first caller gives;
+    /// `None` if too many bytes are kept.
+    pub(super) fn look(
+        &self,
+        dir: &Path,
+        size: u64,
+        wanted: &Range<u64>,
+        source: impl FnOnce() -> io::Result<RangeSource>,
+    ) -> io::Result<Option<SeparateRange>> {
+        let mut separate = self.0.lock();
+        let separate = match &mut *separate {
+            Some(separate) => separate,
+            none => none.insert(Separate::new(dir, size, source()?)?),
         };
-        if let Some(separate) = state.ranges.iter().find(has) {
-            return Ok(Some(Joined::Follow(Arc::clone(separate))));
-        }
-        state.ranges.retain(|separate| !separate.has_failed());
-        let bytes = wanted.end.saturating_sub(wanted.start);
-        if state.ranges.len() >= RANGES_MAX || state.bytes.saturating_add(bytes) > BYTES_MAX {
+        let pieces = Arc::clone(&separate.pieces);
+        let spans = pieces.layout.pieces_of(wanted);
+        if !pieces.takes(spans.clone()) {
             return Ok(None);
         }
-        let file = match &state.file {
-            Some(file) => Arc::clone(file),
-            None => Arc::clone(state.file.insert(Arc::new(nameless(dir)?))),
+        // First, so that nothing comes unseen.
+        let came = pieces.came.subscribe();
+        let span = Span {
+            blob: separate.blob.number(),
+            pieces: spans,
         };
-        // A range that failed is not given back: it may have taken its room on the disk.
-        state.bytes += bytes;
-        let came = RangeProgress {
-            to: wanted.start,
-            ended: false,
-        };
-        let separate = Arc::new(SeparateRange {
-            range: wanted.clone(),
-            file,
-            came: watch::Sender::new(came),
-        });
-        state.ranges.push(Arc::clone(&separate));
-        Ok(Some(Joined::Fetch(separate)))
+        let feed = separate.blob.fetcher().feed(vec![span], Priority::Demand);
+        Ok(Some(SeparateRange { pieces, feed, came }))
     }
+}
+
+impl Separate {
+    fn new(dir: &Path, size: u64, source: RangeSource) -> io::Result<Self> {
+        let piece_bytes = PIECE;
+        let pieces = Arc::new(Pieces {
+            layout: Layout { size, piece_bytes },
+            file: Arc::new(nameless(dir)?),
+            here: Mutex::default(),
+            came: watch::Sender::new(()),
+        });
+        let receiver = Arc::clone(&pieces) as Arc<_>;
+        let places = vec![source.place];
+        Ok(Self {
+            blob: source.fetcher.add(pieces.layout, places, receiver),
+            pieces,
+        })
+    }
+}
+
+impl Pieces {
+    /// Notes that pieces are wanted; returns whether there is room for them.
+    fn takes(&self, pieces: Range<u32>) -> bool {
+        let mut here = self.here.lock();
+        let new = pieces.clone().filter(|piece| !here.contains_key(piece));
+        let all = here.len() as u64 + new.count() as u64;
+        let has_room = all <= BYTES_MAX / u64::from(PIECE);
+        if has_room {
+            for piece in pieces {
+                here.entry(piece).or_default();
+            }
+        }
+        has_room
+    }
+
+    /// Returns up to which offset the bytes from `at` are in the file, and not beyond `end`.
+    fn until(&self, at: u64, end: u64) -> u64 {
+        let here = self.here.lock();
+        let wanted = self.layout.pieces_of(&(at..end));
+        let missing = wanted.clone().find(|piece| here.get(piece) != Some(&true));
+        let known = missing.map_or(end, |piece| self.layout.bytes(&(piece..piece)).start);
+        known.clamp(at, end)
+    }
+}
+
+impl Receiver for Pieces {
+    fn has(&self, piece: u32) -> bool {
+        self.here.lock().get(&piece) == Some(&true)
+    }
+
+    fn publish(&self, piece: u32, bytes: &[u8], _from: Server) {
+        let at = self.layout.bytes(&(piece..piece)).start;
+        if let Err(error) = self.file.write_all_at(bytes, at) {
+            return log::warn!("a range cannot be cached: {error}");
+        }
+        self.here.lock().insert(piece, true);
+        self.came.send_replace(());
+    }
+
+    fn requested(&self) {}
 }
 
 impl SeparateRange {
-    /// Returns the range of the blob.
-    pub(crate) const fn range(&self) -> &Range<u64> {
-        &self.range
-    }
-
     /// Returns its file, in which each byte has its offset in the blob.
-    pub(crate) const fn file(&self) -> &Arc<File> {
-        &self.file
+    pub(crate) fn file(&self) -> &Arc<File> {
+        &self.pieces.file
     }
 
-    /// Returns a receiver of its progress.
-    pub(crate) fn watch(&self) -> watch::Receiver<RangeProgress> {
-        self.came.subscribe()
+    /// Returns up to which offset the bytes from `at` are in the file, and not beyond `end`.
+    pub(crate) fn until(&self, at: u64, end: u64) -> u64 {
+        self.pieces.until(at, end)
     }
 
-    /// Writes the pieces of a channel, until the range is complete or the fetch fails.
-    pub(crate) async fn keep(self: Arc<Self>, mut pieces: mpsc::Receiver<io::Result<Bytes>>) {
-        let end = EndOnDrop(self);
-        while let Some(Ok(piece)) = pieces.recv().await {
-            let (file, at) = (Arc::clone(&end.0.file), end.0.came.borrow().to);
-            let length = piece.len() as u64;
-            let write = spawn_blocking(move || file.write_all_at(&piece, at));
-            match write.await {
-                Ok(Ok(())) => end.0.came.send_modify(|came| came.to = at + length),
-                Ok(Err(error)) => return log::warn!("a range cannot be cached: {error}"),
-                Err(_) => return,
-            }
+    /// Waits until more may be here; returns whether more may come after that.
+    pub(crate) async fn more(&mut self) -> bool {
+        tokio::select! {
+            changed = self.came.changed() => changed.is_ok(),
+            () = self.feed.ended() => false,
         }
-    }
-
-    fn has_failed(&self) -> bool {
-        let came = *self.came.borrow();
-        came.ended && came.to < self.range.end
-    }
-}
-
-/// Announces the end of the fetch to the clients that wait.
-struct EndOnDrop(Arc<SeparateRange>);
-
-impl Drop for EndOnDrop {
-    fn drop(&mut self) {
-        self.0.came.send_modify(|came| came.ended = true);
     }
 }
 
@@ -153,62 +182,83 @@ fn nameless(dir: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    use ranges::Reading;
+
     use super::*;
 
-    fn fetch(ranges: &SeparateRanges, dir: &Path, range: Range<u64>) -> Arc<SeparateRange> {
-        match ranges.join(dir, &range).unwrap() {
-            Some(Joined::Fetch(separate)) => separate,
-            other => panic!("{other:?}"),
+    /// Sends the low byte of each offset's piece.
+    #[derive(Default)]
+    struct Numbers {
+        bytes: AtomicU64,
+    }
+
+    impl Place for Numbers {
+        fn read<'a>(
+            &'a self,
+            range: Range<u64>,
+            take: &'a mut (dyn FnMut(&[u8]) + Send),
+        ) -> Reading<'a> {
+            self.bytes.fetch_add(range.end - range.start, SeqCst);
+            let number = |at| u8::try_from(at / u64::from(PIECE) % 256).unwrap();
+            let body: Vec<_> = range.map(number).collect();
+            Box::pin(async move {
+                take(&body);
+                Ok(())
+            })
+        }
+
+        fn parallel(&self) -> usize {
+            4
         }
     }
 
-    fn follows(ranges: &SeparateRanges, dir: &Path, range: Range<u64>) -> bool {
-        matches!(ranges.join(dir, &range).unwrap(), Some(Joined::Follow(_)))
-    }
-
-    async fn bring(separate: Arc<SeparateRange>, bytes: &'static [u8]) {
-        let (pipe, pieces) = mpsc::channel(1);
-        let keeping = tokio::spawn(separate.keep(pieces));
-        pipe.send(Ok(Bytes::from_static(bytes))).await.unwrap();
-        drop(pipe);
-        keeping.await.unwrap();
-    }
+    const SIZE: u64 = 1 << 30;
 
     #[tokio::test]
-    async fn a_range_is_fetched_once_and_again_if_that_failed() {
+    async fn each_byte_is_fetched_once_whatever_ranges_overlap() {
         let (dir, ranges) = (tempfile::tempdir().unwrap(), SeparateRanges::default());
-        let separate = fetch(&ranges, dir.path(), 10..15);
-        assert!(follows(&ranges, dir.path(), 11..15));
-        bring(Arc::clone(&separate), b"hel").await;
-        assert_eq!(separate.watch().borrow().to, 13);
-        let again = fetch(&ranges, dir.path(), 10..15);
-        bring(Arc::clone(&again), b"hello").await;
-        assert!(follows(&ranges, dir.path(), 10..15));
-        let mut read = [0; 5];
-        again.file().read_exact_at(&mut read, 10).unwrap();
-        assert_eq!(&read, b"hello");
-        // What reaches beyond it is another one.
-        let _wider = fetch(&ranges, dir.path(), 10..16);
+        let (fetcher, place) = (Fetcher::start(1).unwrap(), Arc::<Numbers>::default());
+        for wanted in [10_000..50_000, 20_000..30_000, 12_000..90_000] {
+            let source = || {
+                Ok(RangeSource {
+                    fetcher: Arc::clone(&fetcher),
+                    place: Arc::clone(&place) as Arc<_>,
+                })
+            };
+            let look = ranges.look(dir.path(), SIZE, &wanted, source);
+            let mut look = look.unwrap().unwrap();
+            while look.until(wanted.start, wanted.end) < wanted.end {
+                look.more().await;
+            }
+            let mut read = [0; 1];
+            look.file()
+                .read_exact_at(&mut read, wanted.end - 1)
+                .unwrap();
+            assert_eq!(u64::from(read[0]), (wanted.end - 1) / u64::from(PIECE));
+        }
+        let pieces = 90_000_u64.div_ceil(4096) - 10_000 / 4096;
+        assert_eq!(place.bytes.load(SeqCst), pieces * 4096);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn what_is_kept_has_a_bound() {
         let (dir, ranges) = (tempfile::tempdir().unwrap(), SeparateRanges::default());
-        let _all = fetch(&ranges, dir.path(), 0..BYTES_MAX);
-        let more = BYTES_MAX..BYTES_MAX + 1;
-        assert!(ranges.join(dir.path(), &more).unwrap().is_none());
-        assert!(follows(&ranges, dir.path(), 5..9));
-        let ranges = SeparateRanges::default();
-        for at in 0..RANGES_MAX as u64 {
-            let _one = fetch(&ranges, dir.path(), at..at + 1);
-        }
-        let most = RANGES_MAX as u64;
-        assert!(
-            ranges
-                .join(dir.path(), &(most..most + 1))
-                .unwrap()
-                .is_none()
-        );
+        let fetcher = Fetcher::start(1).unwrap();
+        let look = |wanted: Range<u64>| {
+            let source = || {
+                Ok(RangeSource {
+                    fetcher: Arc::clone(&fetcher),
+                    place: Arc::<Numbers>::default(),
+                })
+            };
+            let look = ranges.look(dir.path(), SIZE, &wanted, source);
+            look.unwrap().is_some()
+        };
+        assert!(look(0..BYTES_MAX));
+        assert!(!look(BYTES_MAX..BYTES_MAX + 1));
+        assert!(look(5..9));
     }
 }

@@ -9,16 +9,22 @@ use std::os::unix::fs::FileExt as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::blobs::{End, FillError, Growing, SeparateRange};
 
 /// Bytes that are read at a time: a request of the disk that is worth it, and little enough for a
 /// thousand clients.
 pub(super) const PIECE: u64 = 128 << 10;
+
+/// How long a client waits for the next bytes of a separately fetched range. Longer than a registry that does not answer
+/// is waited for, so that the engine can ask once more.
+const LOOK: Duration = Duration::from_secs(15);
 
 /// The sending half of a streamed body.
 pub(crate) type Pipe = mpsc::Sender<io::Result<Bytes>>;
@@ -139,26 +145,26 @@ pub(super) async fn follow(
     Ok(None)
 }
 
-/// Sends a part of a separately fetched range. Returns whether all was sent.
+/// Sends a part of a separately fetched range. Returns whether all was sent: it is not if that cannot be fetched, or
+/// nothing comes for a while.
 pub(super) async fn follow_look(
-    look: &SeparateRange,
+    look: &mut SeparateRange,
     at: &mut u64,
     end: u64,
     pipe: &Pipe,
 ) -> Result<bool, Gone> {
-    let mut watch = look.watch();
+    let mut goes_on = true;
     while *at < end {
-        let came = *watch.borrow_and_update();
-        let there = came.to.min(end);
+        let there = look.until(*at, end);
         if *at < there {
             send_file(look.file(), at, there, pipe).await?;
             continue;
         }
-        if came.ended {
+        if !goes_on {
             return Ok(false);
         }
         tokio::select! {
-            changed = watch.changed() => changed.map_err(|_| Gone)?,
+            more = timeout(LOOK, look.more()) => goes_on = more.unwrap_or(false),
             () = pipe.closed() => return Err(Gone),
         }
     }

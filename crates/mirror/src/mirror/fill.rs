@@ -241,7 +241,7 @@ async fn from(
     Ok((answer, stretch))
 }
 
-fn stretch(answer: &Response) -> Result<Stretch, UpstreamError> {
+pub(super) fn stretch(answer: &Response) -> Result<Stretch, UpstreamError> {
     let missing = UpstreamError::Protocol("it does not say how long the blob is");
     if answer.status() != StatusCode::PARTIAL_CONTENT {
         let size = answer.content_length().ok_or(missing)?;

@@ -10,7 +10,6 @@ use hyper::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, IF_RANGE, RANGE,
 };
 use hyper::{Method, StatusCode};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::body::{self, Gone, Pipe, Piped};
@@ -19,7 +18,7 @@ use super::proofs::ContentKind;
 use super::range::RequestedRange;
 use super::reply::{CONTENT_DIGEST, Needed, Refusal, Reply, Source, bare, document, set};
 use super::{Granted, Mirror, has_it, not_modified};
-use crate::blobs::{BlobDigest, BlobState, End, FillError, Growing, Joined, SeparateRange};
+use crate::blobs::{BlobDigest, BlobState, End, FillError, Growing};
 
 /// How long a request waits until the download of its blob has begun.
 const BEGIN: Duration = Duration::from_secs(20);
@@ -310,22 +309,18 @@ impl BodyStream {
     /// clients.
     async fn look(&self, growing: &Growing, mut at: u64) -> Result<(), Gone> {
         let dir = self.mirror.blobs.parts_dir(growing.key().realm);
-        let look = match growing.look(&dir, &(at..self.end)) {
-            Ok(Some(Joined::Follow(look))) => look,
-            Ok(Some(Joined::Fetch(look))) => {
-                // Goes on without whoever asked first: others may follow it.
-                tokio::spawn(fetch_apart(self.origin.clone(), Arc::clone(&look)));
-                look
-            }
+        let source = || self.mirror.apart.source(&self.origin);
+        let mut look = match growing.look(&dir, &(at..self.end), source) {
+            Ok(Some(look)) => look,
             Ok(None) => return self.pass_on(at).await,
             Err(error) => {
                 log::warn!("a range cannot be shared by clients: {error}");
                 return self.pass_on(at).await;
             }
         };
-        match body::follow_look(&look, &mut at, self.end, &self.pipe).await? {
+        match body::follow_look(&mut look, &mut at, self.end, &self.pipe).await? {
             true => Ok(()),
-            // It was cut, or there was no room for it.
+            // It was fetched in the name of who asked first, whom the registry may refuse it by now.
             false => self.pass_on(at).await,
         }
     }
@@ -343,19 +338,6 @@ impl BodyStream {
         let why = io::Error::other(why.to_string());
         self.pipe.send(Err(why)).await.map_err(|_| Gone)
     }
-}
-
-/// Fetches a range for all clients that wait for it.
-async fn fetch_apart(origin: Origin, look: Arc<SeparateRange>) {
-    let (pipe, pieces) = mpsc::channel(1);
-    let (at, end) = (look.range().start, look.range().end);
-    let kept = tokio::spawn(look.keep(pieces));
-    if let Err(error) = pass(&origin, at, end, false, &pipe).await {
-        log::debug!("{}: a range that was fetched apart: {error}", origin.what);
-    }
-    drop(pipe);
-    // A panic of it is on the log, and those who follow are told that no more comes.
-    let _kept = kept.await;
 }
 
 /// Whether a range is fetched separately: it is in the middle of the blob, and the download will

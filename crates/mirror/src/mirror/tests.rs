@@ -1,5 +1,7 @@
 //! The mirror before registries that say what a test has them say.
 
+mod apart;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -29,6 +29,8 @@ impl Nic {
             away: remote.away,
             lies: remote.lies,
             hedged: remote.hedged,
+            joined: remote.joined,
+            retried: remote.retried,
             requests: remote.requests,
             streams: remote.streams,
             wire_bytes: remote.wire_bytes,

@@ -102,6 +102,30 @@ pub(super) static METRICS: &[Metric] = &[
         "Is the cache full?",
         |device| served(device, |status| status.cached_bytes),
     ),
+    of_device(
+        ("yolofs_device_joined_chunks_total", Counter, "chunks"),
+        "Wanted chunks that were on their way for somebody else already, for all devices that share the device's cache.",
+        "How much do devices share?",
+        |device| served(device, |status| status.joined),
+    ),
+    of_device(
+        ("yolofs_device_hedged_chunks_total", Counter, "chunks"),
+        "Chunks that were requested a second time because they were late, for the same devices.",
+        "Is a registry or a mirror slow now and then?",
+        |device| served(device, |status| status.hedged),
+    ),
+    of_device(
+        ("yolofs_device_retried_chunks_total", Counter, "chunks"),
+        "Chunks that were requested again after a failure, for the same devices.",
+        "Does a registry or a mirror fail?",
+        |device| served(device, |status| status.retried),
+    ),
+    of_device(
+        ("yolofs_device_stalls_total", Counter, "stalls"),
+        "How often a registry or a mirror owed something and sent nothing, for the same devices.",
+        "Does a registry or a mirror stall?",
+        |device| served(device, |status| status.stalls),
+    ),
 ];
 
 fn by_state(seen: &Seen) -> Vec<Sample> {

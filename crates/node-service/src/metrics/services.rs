@@ -1,7 +1,7 @@
 //! The metrics of the block services that mounts ask.
 
 use super::{Kind, Metric, Read, Sample, Value};
-use node_api::nic_status::NicServiceStatus;
+use node_api::nic_status::{NicServiceStatus, NicStatus};
 use node_api::view::MountView;
 
 use Kind::{Counter, Gauge};
@@ -44,7 +44,43 @@ pub(super) static SERVICE_METRICS: &[Metric] = &[
         question: "Which service stalls?",
         read: Read::Mount(|mount| each(mount, |service| service.stalls)),
     },
+    Metric {
+        name: "yolofs_mount_joined_chunks_total",
+        kind: Counter,
+        unit: "chunks",
+        labels: &["mountpoint"],
+        help: "Chunks that a reader or a plan wanted while they were on their way already.",
+        question: "How much of what is read was asked for before?",
+        read: Read::Mount(|mount| all(mount, |nic| nic.joined)),
+    },
+    Metric {
+        name: "yolofs_mount_hedged_chunks_total",
+        kind: Counter,
+        unit: "chunks",
+        labels: &["mountpoint"],
+        help: "Chunks that were requested a second time because they were late.",
+        question: "Is a block service slow now and then?",
+        read: Read::Mount(|mount| all(mount, |nic| nic.hedged)),
+    },
+    Metric {
+        name: "yolofs_mount_retried_chunks_total",
+        kind: Counter,
+        unit: "chunks",
+        labels: &["mountpoint"],
+        help: "Chunks that were requested again after a failure.",
+        question: "Does a block service fail?",
+        read: Read::Mount(|mount| all(mount, |nic| nic.retried)),
+    },
 ];
+
+/// A count of all services of a mount together.
+fn all(mount: &MountView, read: fn(&NicStatus) -> u64) -> Vec<Sample> {
+    let sample = |nic| Sample {
+        labels: Vec::new(),
+        value: Value::Count(read(nic)),
+    };
+    mount.status.nic.iter().map(sample).collect()
+}
 
 /// A count of each service of a mount.
 fn each(mount: &MountView, read: fn(&NicServiceStatus) -> u64) -> Vec<Sample> {

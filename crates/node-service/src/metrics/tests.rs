@@ -67,6 +67,9 @@ fn asking_mount(mountpoint: &str) -> MountView {
     };
     mount.status.nic = Some(NicStatus {
         services: vec![service],
+        joined: 34,
+        hedged: 35,
+        retried: 36,
         ..NicStatus::default()
     });
     mount
@@ -183,6 +186,9 @@ fn values_are_those_of_the_status() {
         ("yolofs_mount_service_chunks_total", service, 31.0),
         ("yolofs_mount_service_wrong_chunks_total", service, 32.0),
         ("yolofs_mount_service_stalls_total", service, 33.0),
+        ("yolofs_mount_joined_chunks_total", None, 34.0),
+        ("yolofs_mount_hedged_chunks_total", None, 35.0),
+        ("yolofs_mount_retried_chunks_total", None, 36.0),
     ];
     for (name, label, wanted) in cases {
         assert_eq!(value(name, label), wanted, "{name} {label:?}");

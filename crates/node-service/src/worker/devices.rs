@@ -196,6 +196,10 @@ impl ServedDevice {
             fetched_bytes: cache.fetched_bytes,
             cached_bytes: cache.cached_bytes,
             start: None,
+            joined: cache.joined,
+            hedged: cache.hedged,
+            retried: cache.retried,
+            stalls: cache.stalls,
         }
     }
 

@@ -46,8 +46,8 @@ impl Inner {
         while let Some(job) = state.jobs.jobs.get(&id)
             && !job.is_done()
         {
-            let changed = Arc::clone(&job.changed);
-            if changed.wait_until(&mut state, deadline).timed_out() {
+            let ended = Arc::clone(&job.ended);
+            if ended.thread.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
@@ -63,7 +63,7 @@ impl Inner {
         let mut state = self.state.lock();
         if let Some(job) = state.jobs.jobs.get_mut(&id) {
             job.over = true;
-            job.changed.notify_all();
+            job.ended.tell();
         }
     }
 
@@ -108,7 +108,7 @@ impl Inner {
             }
             if pieces.is_empty() {
                 if job.is_done() {
-                    job.changed.notify_all();
+                    job.ended.tell();
                 }
                 return;
             }
@@ -195,7 +195,7 @@ impl Inner {
             .map_or(0, |blob| blob.layout.len(key.piece));
         job.open_bytes = job.open_bytes.saturating_sub(u64::from(bytes));
         if job.is_done() {
-            job.changed.notify_all();
+            job.ended.tell();
         } else if job.open_bytes <= open_bytes(job.priority) / 4 * 3 {
             self.give(state, now, id);
         }
@@ -247,7 +247,7 @@ impl Inner {
                 if let Some(job) = state.jobs.jobs.get_mut(&id) {
                     job.outage(&fault);
                     if job.is_done() {
-                        job.changed.notify_all();
+                        job.ended.tell();
                     }
                 }
                 self.give(&mut state, now, id);
