@@ -1,5 +1,6 @@
 //! Files that appear whole or not at all: write to a temporary file, fsync, rename, fsync of the
-//! directory.
+//! directory. What can be made again may be made durable [later](Durability::Later): the file is whole or not there
+//! for all processes, but may be in parts after a power cut.
 //!
 //! Every change to a directory or a file of ours goes through here, one [`Steps::take`] each, so
 //! that tests can stop at step *n*, for all *n*, as a kill or a power cut would, or fail it as a
@@ -31,15 +32,35 @@ pub(crate) struct Steps {
     /// Files that were written and not synced, under their present names; kept only if there is
     /// an end.
     unsynced: Arc<Mutex<Vec<PathBuf>>>,
+    durability: Durability,
+}
+
+/// When changes are made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Each before the next one.
+    #[default]
+    Each,
+    /// When the kernel writes them out.
+    Later,
 }
 
 impl Steps {
+    /// Returns the same steps, with this durability.
+    pub(crate) fn with(&self, durability: Durability) -> Self {
+        Self {
+            durability,
+            ..self.clone()
+        }
+    }
+
     /// Returns steps that come to an `end` after `count` of them.
     #[cfg(test)]
     pub(crate) fn ending(end: End, count: u64) -> Self {
         Self {
             end: Some((end, Arc::new(AtomicU64::new(count)))),
             unsynced: Arc::default(),
+            durability: Durability::Each,
         }
     }
 
@@ -50,6 +71,12 @@ impl Steps {
         self.end
             .as_ref()
             .is_some_and(|(_, left)| past(left.load(Relaxed)))
+    }
+
+    /// Returns the files whose content is not durable.
+    #[cfg(test)]
+    pub(crate) fn unsynced(&self) -> std::collections::BTreeSet<PathBuf> {
+        self.unsynced.lock().iter().cloned().collect()
     }
 
     /// Does what a power cut does: what was not made durable is lost, wholly or in part.
@@ -72,6 +99,9 @@ impl Steps {
 
     /// Makes the content of a file durable.
     fn sync(&self, file: &File, path: &Path) -> io::Result<()> {
+        if self.durability == Durability::Later {
+            return Ok(());
+        }
         self.take()?;
         file.sync_all()?;
         self.unsynced.lock().retain(|unsynced| unsynced != path);
@@ -120,6 +150,9 @@ impl Steps {
 
     /// Makes the names in a directory durable.
     pub(crate) fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        if self.durability == Durability::Later {
+            return Ok(());
+        }
         self.take()?;
         File::open(dir)?.sync_all()
     }
@@ -178,7 +211,7 @@ impl<'a> TempFile<'a> {
         self.file.write_all_at(bytes, offset)
     }
 
-    /// Makes the file durable under its final name.
+    /// Gives the file its final name, and makes it durable there if that is to be now.
     pub(crate) fn keep(mut self, path: &Path) -> io::Result<()> {
         self.steps.sync(&self.file, &self.path)?;
         self.steps.rename(&self.path, path)?;

@@ -112,4 +112,6 @@ pub use store::{
     SharedGroup, Store, StoreConfig, StoreVerifyReport, StoredImage, StoredPart, StoredParts,
     StoredVerifyReport, check_name,
 };
-pub use writer::{DropReason, DroppedFile, WriteReport, WriteRequest, write_image};
+pub use writer::{
+    DropReason, DroppedFile, WriteReport, WriteRequest, write_image, write_passing_image,
+};

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use blocks::{ContentId, SourceId};
 
-use crate::durable::Steps;
+use crate::durable::{Durability, Steps};
 use crate::{Image, ImageId, ImageInfo, StoreError, Watch, WriteError};
 
 mod add;
@@ -68,6 +68,7 @@ pub struct Store {
     places: Places,
     config: StoreConfig,
     steps: Steps,
+    images: Durability,
     faster: Option<Arc<dyn FasterCopies>>,
 }
 
@@ -133,8 +134,27 @@ impl Store {
             places: Places::of(dir.into(), config.group)?,
             config,
             steps: Steps::default(),
+            images: Durability::Each,
             faster: None,
         })
+    }
+
+    /// Returns the same store, for images that can be made again: they and their names become durable when the kernel
+    /// writes them out. Their blocks are durable at once, for others share them. A power cut before that may damage such
+    /// an image: readers refuse it then, and adding it again replaces it.
+    #[must_use]
+    pub fn for_derived(&self) -> Self {
+        Self {
+            places: self.places.clone(),
+            config: self.config,
+            steps: self.steps.clone(),
+            images: Durability::Later,
+            faster: self.faster.clone(),
+        }
+    }
+
+    fn image_steps(&self) -> Steps {
+        self.steps.with(self.images)
     }
 
     /// Has [`open_fastest`](Self::open_fastest) take copies on faster memory, where there are any.

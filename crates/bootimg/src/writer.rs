@@ -7,7 +7,7 @@ use blocks::{BlockSource, FileId, NodeKind, ReplayPlan, Tree};
 
 use rawio::destination::destination;
 
-use crate::durable::Steps;
+use crate::durable::{Durability, Steps};
 use crate::extents::{self, Row};
 use crate::first_of::PATHS_BUDGET;
 use crate::header::{SectionKind, Variant};
@@ -110,6 +110,19 @@ pub fn write_image(
     let path = destination(path.as_ref())
         .map_err(|error| WriteError::io(path.as_ref(), "finding its place", error))?;
     write_image_in(&path, request, &Steps::default(), watch)
+}
+
+/// Does what [`write_image`] does for a file that is read at once and then removed: it is not made durable.
+///
+/// # Errors
+/// As [`write_image`].
+pub fn write_passing_image(
+    path: impl AsRef<Path>,
+    request: &WriteRequest<'_>,
+    watch: Watch<'_>,
+) -> Result<WriteReport, WriteError> {
+    let steps = Steps::default().with(Durability::Later);
+    write_image_in(path.as_ref(), request, &steps, watch)
 }
 
 pub(crate) fn write_image_in(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use bootimg::{
     AddReport, Image, Progress, Store, StoreConfig, StoredImage, Watch, WriteReport, WriteRequest,
-    write_image,
+    write_passing_image,
 };
 
 use crate::tiers::Tiers;
@@ -167,7 +167,7 @@ pub fn add_written(
 ) -> anyhow::Result<(AddReport, WriteReport)> {
     let scratch = Scratch::new(store)?;
     let path = scratch.file("bimg");
-    let report = write_image(&path, request, &mut *watch)?;
+    let report = write_passing_image(&path, request, &mut *watch)?;
     let image = Image::open(&path)?;
     Ok((store.add(&image, name, watch)?, report))
 }

@@ -52,7 +52,8 @@ pub fn bind(
     };
     let reader = source.reader();
     let id = write(
-        store,
+        // An image of many layers is pulled at once: syncing each would take longer than all else.
+        &store.for_derived(),
         source,
         layer,
         &found.plan,

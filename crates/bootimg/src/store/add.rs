@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use blocks::{ContentId, SourceId};
 
 use crate::data::{self, Run};
+use crate::durable::Steps;
 use crate::header::{SectionKind, Variant};
 use crate::layout::{HASH, PAGE, PAGE_BYTES, hash, len64};
 use crate::store::segment::{Segment, SegmentWriter};
@@ -15,7 +16,7 @@ use crate::{AddReport, Image, ImageId, Store, StoreError, Watch, WriteError};
 /// Segments that an image may share, besides one of its own: SEGMENTS has room for 64, and an
 /// open image holds a descriptor for each.
 const SHARED_SEGMENTS_MAX: usize = 63;
-/// A segment that has fewer of the blocks than this is not worth a descriptor and a seek.
+/// A segment that has fewer of the blocks than this is not worth a descriptor and a seek, unless it has all of them.
 const SHARED_BLOCKS_MIN: usize = 8;
 
 impl Store {
@@ -45,7 +46,7 @@ impl Store {
             self.store_image(image, watch)?
         };
         let before = self.places.names()?;
-        self.places.set_name(&name, &id, &self.steps)?;
+        self.places.set_name(&name, &id, &self.image_steps())?;
         let replaced = self.replaced(&before, &name, &id)?;
         // Looking at every image for each that comes would make many of them slow to add.
         let evicted = if replaced.is_some() || self.places.bytes()? > self.config.max_bytes {
@@ -130,7 +131,7 @@ impl Store {
             }
         }
         let runs = join_runs(homes.into_iter().flatten());
-        self.write_thin(image, &segments, &runs)?;
+        self.write_thin(image, &segments, &runs, &self.image_steps())?;
         let all = image.info().data_blocks;
         Ok((new_blocks * PAGE_BYTES, (all - new_blocks) * PAGE_BYTES))
     }
@@ -146,6 +147,7 @@ impl Store {
         hashes: &[[u8; HASH]],
     ) -> Result<(Vec<ContentId>, Vec<Option<(usize, u64)>>), StoreError> {
         let wanted: HashMap<_, _> = hashes.iter().zip(0usize..).collect();
+        let enough = SHARED_BLOCKS_MIN.min(wanted.len()).max(1);
         let mut found = Vec::new();
         for id in self.places.segments()? {
             let path = self.places.segment(&id);
@@ -158,7 +160,7 @@ impl Store {
                 .zip(&table)
                 .filter_map(|(at, hash)| wanted.get(hash).map(|index| (*index, at)))
                 .collect();
-            if here.len() >= SHARED_BLOCKS_MIN {
+            if here.len() >= enough {
                 found.push((id, segment, here));
             }
         }
@@ -168,7 +170,7 @@ impl Store {
         let mut block = [0; PAGE];
         for (id, segment, mut here) in found {
             here.retain(|(index, _)| homes[*index].is_none());
-            if segments.len() == SHARED_SEGMENTS_MAX || here.len() < SHARED_BLOCKS_MIN {
+            if segments.len() == SHARED_SEGMENTS_MAX || here.len() < enough {
                 continue;
             }
             // A block that rotted must not be shared, or it could never be recorded again.
@@ -189,10 +191,11 @@ impl Store {
         image: &Image,
         segments: &[ContentId],
         runs: &[Run],
+        steps: &Steps,
     ) -> Result<(), WriteError> {
         let path = self.places.image(&image.info().id);
         let tmp = self.places.tmp();
-        let mut out = Assembler::create(&path, Some(&tmp), Variant::Thin, &self.steps)?;
+        let mut out = Assembler::create(&path, Some(&tmp), Variant::Thin, steps)?;
         out.data_elsewhere(image.info().data_blocks);
         image.copy_sections(&mut out)?;
         let ids: Vec<[u8; HASH]> = segments.iter().map(|id| id.0).collect();

@@ -126,7 +126,7 @@ impl Store {
             })
             .collect();
         let image = catalog::open_image(&self.places, &held.info.id)?;
-        self.write_thin(&image, &segments, &join_runs(homes))?;
+        self.write_thin(&image, &segments, &join_runs(homes), &self.steps)?;
         self.places.set_last_used(&held.info.id, held.last_used);
         Ok(())
     }

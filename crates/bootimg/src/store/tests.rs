@@ -151,6 +151,25 @@ fn images_share_equal_blocks() {
 }
 
 #[test]
+fn a_few_blocks_are_shared_if_they_are_all_of_an_image() {
+    let (_dir, store) = fresh();
+    let mut small = Sample::other(0);
+    small.plan.extents.truncate(1);
+    let few = &mut small.plan.extents[0].range;
+    *few = blocks::BlockRange::with_len(few.start(), 2);
+    let first = add(&store, &small, "first");
+    assert!(first.new_bytes > 0 && first.new_bytes <= 2 * 4096);
+    // The same layer in another directory: other metadata, the same blocks.
+    small.info.label = "dir:/srv/elsewhere".to_owned();
+    let second = add(&store, &small, "second");
+    assert_ne!(first.id, second.id);
+    assert_eq!(
+        (second.new_bytes, second.shared_bytes),
+        (0, first.new_bytes)
+    );
+}
+
+#[test]
 fn a_name_moves_to_the_new_image_and_the_old_one_goes() {
     let (_dir, store) = fresh();
     let old = add(&store, &Sample::other(1), "name");

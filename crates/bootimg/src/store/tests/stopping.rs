@@ -108,6 +108,69 @@ fn killed_at_any_step_of_gc_the_store_is_whole() {
     });
 }
 
+fn derive(store: &Store) -> Result<(), StoreError> {
+    let store = store.for_derived();
+    let image = Sample::other(2).image();
+    store.add(&image, Some("derived"), &mut unwatched)?;
+    Ok(())
+}
+
+#[test]
+fn a_derived_image_that_a_power_cut_damaged_is_refused_and_made_again() {
+    stop_everywhere(base().path(), End::Killed, derive, |store, done| {
+        for (name, number) in [("first", 0), ("name", 1)] {
+            let id = store.find(name).unwrap().info.id;
+            assert_right(store, &id, &Sample::other(number));
+        }
+        let derived = store.resolve("derived");
+        if done {
+            // The harness cuts what was not synced: there is something to refuse.
+            assert!(store.open_image(derived.as_ref().unwrap()).is_err());
+        }
+        if let Ok(id) = derived
+            && store.open_image(&id).is_ok()
+        {
+            assert_right(store, &id, &Sample::other(2));
+        }
+        derive(store).unwrap();
+        let id = store.find("derived").unwrap().info.id;
+        assert_right(store, &id, &Sample::other(2));
+        assert!(store.verify(&mut unwatched).unwrap().is_sound());
+    });
+}
+
+#[test]
+fn of_a_derived_image_only_new_blocks_are_synced() {
+    let (_dir, mut store) = fresh();
+    add(&store, &Sample::other(0), "first");
+    store.steps = Steps::ending(End::Killed, 1000);
+    derive(&store).unwrap();
+    let id = store.resolve("derived").unwrap();
+    let derived = BTreeSet::from([store.places.image(&id)]);
+    assert_eq!(store.steps.unsynced(), derived);
+    // Others are, as ever.
+    add(&store, &Sample::other(1), "name");
+    assert_eq!(store.steps.unsynced(), derived);
+}
+
+/// A later image of the store may have blocks of a derived one.
+#[test]
+fn what_shares_blocks_with_a_damaged_derived_image_is_whole() {
+    let (dir, mut store) = fresh();
+    store.steps = Steps::ending(End::Killed, 1000);
+    derive(&store).unwrap();
+    let id = add(&store, &Sample::other(1), "name").id;
+    store.steps.cut_power();
+    let store = store_in(dir.path());
+    assert!(
+        store
+            .open_image(&store.resolve("derived").unwrap())
+            .is_err()
+    );
+    store.gc(GcMode::Apply).unwrap();
+    assert_right(&store, &id, &Sample::other(1));
+}
+
 fn stack(ready_ms: u64) -> crate::Stack {
     crate::Stack {
         reference: "docker.io/library/nginx:1".to_owned(),
