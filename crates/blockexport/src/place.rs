@@ -66,8 +66,11 @@ impl Place {
         Self::of(path, listener, Some(lock))
     }
 
-    /// Serves a socket that another process owns, which handed its listener over.
-    pub(crate) fn handed(path: &Path, listener: UnixListener) -> Result<Self, ExportError> {
+    /// Returns a socket that another process owns, which handed its listener over.
+    ///
+    /// # Errors
+    /// If the listener cannot be prepared.
+    pub fn handed(path: &Path, listener: UnixListener) -> Result<Self, ExportError> {
         Self::of(path, listener, None)
     }
 
