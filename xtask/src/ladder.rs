@@ -62,7 +62,7 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
-    rung("blockexport", &["blocks"]),
+    rung("blockexport", &["blocks", "rawio"]),
     rung("sandbox", &["confine", "rawio"]),
     rung(
         "blockimages",
@@ -331,6 +331,7 @@ const OWNED: &[(&str, &str)] = &[
     // Raw kernel structures and mappings need unsafe code, which lives in one crate.
     ("libc", "rawio"),
     ("memmap2", "rawio"),
+    ("io-uring", "rawio"),
 ];
 
 /// The only library with unsafe code.

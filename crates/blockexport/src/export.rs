@@ -151,6 +151,9 @@ impl Running {
         serve: impl FnOnce(&UnixListener, &Accepted) + Send + 'static,
     ) -> Result<Box<dyn Export>, ExportError> {
         let path = place.path().to_owned();
+        if place.listener().is_none() {
+            return Err(ExportError::NoSocket(path));
+        }
         let system = |source| ExportError::System {
             doing: "serving",
             path,
@@ -158,7 +161,11 @@ impl Running {
         };
         let started = Stop::new().and_then(|(stop, stopped)| {
             let builder = thread::Builder::new().name(name.to_owned());
-            let thread = builder.spawn(move || serve(place.listener(), &stopped))?;
+            let thread = builder.spawn(move || {
+                if let Some(listener) = place.listener() {
+                    serve(listener, &stopped);
+                }
+            })?;
             Ok((stop, thread))
         });
         let (stop, thread) = started.map_err(system)?;
@@ -229,6 +236,24 @@ pub enum ExportError {
     /// The file at the path is not a socket.
     #[error("{} exists and is no socket; choose another path", .0.display())]
     NoSocket(PathBuf),
+    /// The file at the path is not a symbolic link.
+    #[error("{} exists and is no link to a device; choose another path", .0.display())]
+    NoLink(PathBuf),
+    /// What a dead server has left at the path is not what is to be served there.
+    #[error(
+        "users of the device at {} wait for a server that died, and it {what}: serve there what was served, or remove \
+         that link, so that the device ends",
+        .path.display()
+    )]
+    Left {
+        /// The link.
+        path: PathBuf,
+        /// What the device is.
+        what: String,
+    },
+    /// The kernel's driver of ublk devices refused.
+    #[error("the kernel makes no ublk device{}", advice(.0))]
+    Ublk(#[source] io::Error),
     /// The device's shape is not supported by the protocol.
     #[error("a device of {size} bytes in blocks of {block_size} cannot be exported")]
     Shape {
@@ -247,6 +272,20 @@ pub enum ExportError {
         /// The cause.
         source: io::Error,
     },
+}
+
+/// Returns what to do about an error of the driver of ublk devices.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            ": load its driver (modprobe ublk_drv), or serve the image over NBD if it has none"
+        }
+        io::ErrorKind::Unsupported => {
+            " that outlives its server: that takes Linux 6.5; serve the image over NBD"
+        }
+        io::ErrorKind::PermissionDenied => ": it takes root",
+        _ => "",
+    }
 }
 
 /// Checks that the protocol supports the shape of a device.
