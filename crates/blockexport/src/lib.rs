@@ -30,11 +30,13 @@
 mod accept;
 mod budget;
 mod crew;
+mod error;
 mod export;
 pub mod nbd;
 mod place;
 pub mod ublk;
 pub mod vhost_user;
 
-pub use export::{Counts, Export, ExportError, Exporter};
+pub use error::ExportError;
+pub use export::{Counts, Export, Exporter};
 pub use place::Place;

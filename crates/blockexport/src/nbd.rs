@@ -29,7 +29,8 @@ use self::outgoing::Outgoing;
 use self::transmission::Transmission;
 use crate::accept::Accepted;
 use crate::budget::Budget;
-use crate::export::{Export, ExportError, Exporter, Meter, Running, check_shape};
+use crate::error::ExportError;
+use crate::export::{Export, Exporter, Meter, Running, check_shape};
 use crate::place::Place;
 
 /// The largest read or write: what QEMU sends at most, and what the protocol recommends.

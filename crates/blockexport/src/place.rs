@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::ExportError;
+use crate::error::ExportError;
 
 /// The kernel takes 107 bytes; the rest is for the name under which the socket is made.
 const PATH_MAX_BYTES: usize = 90;

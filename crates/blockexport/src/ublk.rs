@@ -33,7 +33,8 @@ use rawio::ublk::{Attributes, Control, Shape};
 use self::made::{Made, Mark};
 use self::request::Served;
 use crate::budget::Budget;
-use crate::export::{ClientGuard, Counts, Export, ExportError, Exporter, Meter, check_shape};
+use crate::error::ExportError;
+use crate::export::{ClientGuard, Counts, Export, Exporter, Meter, check_shape};
 use crate::place::Place;
 
 /// The largest read or write; the kernel divides larger ones.

@@ -28,7 +28,8 @@ use self::backend::Backend;
 use self::request::Served;
 use crate::accept::Accepted;
 use crate::budget::Budget;
-use crate::export::{Export, ExportError, Exporter, Meter, Running, check_shape};
+use crate::error::ExportError;
+use crate::export::{Export, Exporter, Meter, Running, check_shape};
 use crate::place::Place;
 
 /// The largest queue that is offered; QEMU uses 128 by default.

@@ -12,7 +12,7 @@ use rawio::ublk::{Control, MadeDevice, NewDevice, Shape};
 use super::UblkConfig;
 use super::queues::Queues;
 use super::request::Served;
-use crate::export::ExportError;
+use crate::error::ExportError;
 use crate::place::Place;
 
 /// Where the kernel shows devices.
