@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes kernel.tar: a Linux that has FUSE passthrough (6.9 or later) for virtual machines, with an
-# initramfs that enters a disk's own init, and the modules for memory that keeps its content.
+# initramfs that enters a disk's own init, and the modules for memory that keeps its content and for ublk devices.
 source "$(dirname "$0")/../need.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 out=$IMAGES/kernel.tar
@@ -46,7 +46,8 @@ for name in nvdimm/{libnvdimm,nd_btt,nd_pmem,nd_virtio,virtio_pmem} acpi/nfit/nf
     unpack "drivers/$name" kernel/modules
 done
 unpack fs/fuse/fuse kernel/modules
-[ -e kernel/modules/nd_pmem.ko ] || die "$kernel keeps its modules elsewhere, or not as .ko.xz"
+unpack drivers/block/ublk_drv kernel/modules
+[ -e kernel/modules/nd_pmem.ko ] && [ -e kernel/modules/ublk_drv.ko ] || die "$kernel keeps its modules elsewhere, or not as .ko.xz"
 grep -q '^CONFIG_FUSE_PASSTHROUGH=y' unpacked/boot/config-* || die "$kernel has no FUSE passthrough"
 cc -O2 -static -Wall -o initrd/init "$here/mini-init.c" || die "cannot compile mini-init.c (is libc6-dev there?)"
 (cd initrd && find . | cpio --quiet -o -H newc | gzip -n) >kernel/initrd.img

@@ -342,6 +342,7 @@ const OWNED: &[(&str, &str)] = &[
     // Raw kernel structures and mappings need unsafe code, which lives in one crate.
     ("libc", "rawio"),
     ("memmap2", "rawio"),
+    ("io-uring", "rawio"),
 ];
 
 /// The only library with unsafe code.

@@ -1,16 +1,16 @@
 //! What all ways of exporting a device have in common.
 
-use std::io;
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 
 use blocks::{BlockDevice, DeviceError, DeviceErrorKind};
 
-use crate::accept::Stop;
+use crate::accept::{Accepted, Stop};
+use crate::error::ExportError;
+use crate::place::Place;
 
 /// A way to export devices to clients.
 ///
@@ -18,22 +18,32 @@ use crate::accept::Stop;
 /// return what was written, errors are reported and end nothing else, flushed data survives a crash, and
 /// requests in flight when the server dies are done by the next one.
 pub trait Exporter {
-    /// Makes `device` reachable; at once, and until the export is stopped or dropped.
+    /// Claims the place where clients find the device.
     ///
     /// # Errors
-    /// If the place is in use or cannot be made.
-    fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError>;
+    /// If another process has it, or it cannot be made.
+    fn claim(&self) -> Result<Place, ExportError>;
 
-    /// Makes `device` reachable at a socket that another process has made, and will give to the next server
-    /// when this one dies: clients that reconnect meanwhile wait.
+    /// Makes `device` reachable at a place; at once, and until the export is stopped or dropped.
+    ///
+    /// The place may be [that of another process](Place::handed), which gives it to the next server when this one
+    /// dies: clients that reconnect meanwhile wait.
     ///
     /// # Errors
-    /// As [`Self::export`].
-    fn export_at(
+    /// If the device cannot be exported in this way, or a system call fails.
+    fn serve(
         &self,
-        listener: UnixListener,
+        place: Place,
         device: Arc<dyn BlockDevice>,
     ) -> Result<Box<dyn Export>, ExportError>;
+
+    /// Makes `device` reachable at a place of its own.
+    ///
+    /// # Errors
+    /// As [`Self::claim`] and [`Self::serve`].
+    fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError> {
+        self.serve(self.claim()?, device)
+    }
 }
 
 /// An exported device.
@@ -121,7 +131,7 @@ impl Drop for ClientGuard {
     }
 }
 
-/// A device that a thread serves.
+/// A device that a thread serves, which ends when `stop` is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     address: String,
@@ -131,19 +141,39 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// The thread ends when `stop` is dropped.
-    pub(crate) const fn new(
+    /// Starts the thread, which accepts clients at the place until the export is stopped.
+    pub(crate) fn start(
+        place: Place,
         address: String,
+        name: &str,
         meter: Arc<Meter>,
-        stop: Stop,
-        thread: JoinHandle<()>,
-    ) -> Self {
-        Self {
+        serve: impl FnOnce(&UnixListener, &Accepted) + Send + 'static,
+    ) -> Result<Box<dyn Export>, ExportError> {
+        let path = place.path().to_owned();
+        if place.listener().is_none() {
+            return Err(ExportError::NoSocket(path));
+        }
+        let system = |source| ExportError::System {
+            doing: "serving",
+            path,
+            source,
+        };
+        let started = Stop::new().and_then(|(stop, stopped)| {
+            let builder = thread::Builder::new().name(name.to_owned());
+            let thread = builder.spawn(move || {
+                if let Some(listener) = place.listener() {
+                    serve(listener, &stopped);
+                }
+            })?;
+            Ok((stop, thread))
+        });
+        let (stop, thread) = started.map_err(system)?;
+        Ok(Box::new(Self {
             address,
             meter,
             stop: Some(stop),
             thread: Some(thread),
-        }
+        }))
     }
 }
 
@@ -190,39 +220,6 @@ fn causes(error: &DeviceError) -> String {
     let first = std::error::Error::source(error);
     let chain = std::iter::successors(first, |error| error.source());
     chain.map(|error| format!(": {error}")).collect()
-}
-
-/// Why a device could not be exported.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExportError {
-    /// Another process serves there.
-    #[error("{} is served by another process; stop that one, or choose another path", .0.display())]
-    InUse(PathBuf),
-    /// The path is too long for a socket.
-    #[error("the path {} is too long for a socket: at most 90 bytes", .0.display())]
-    PathTooLong(PathBuf),
-    /// The file at the path is not a socket.
-    #[error("{} exists and is no socket; choose another path", .0.display())]
-    NoSocket(PathBuf),
-    /// The device's shape is not supported by the protocol.
-    #[error("a device of {size} bytes in blocks of {block_size} cannot be exported")]
-    Shape {
-        /// Its size.
-        size: u64,
-        /// Its block size.
-        block_size: u32,
-    },
-    /// A system call failed.
-    #[error("{doing} {}", .path.display())]
-    System {
-        /// The operation.
-        doing: &'static str,
-        /// Its path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
 }
 
 /// Checks that the protocol supports the shape of a device.

@@ -1,9 +1,10 @@
-//! Exports of block devices: over NBD, and as the disk of a virtual machine.
+//! Exports of block devices: over NBD, as the disk of a virtual machine, and as a block device of this one.
 //!
 //! - [`Exporter`] exports a [`BlockDevice`](blocks::BlockDevice); the [`Export`] that it
 //!   returns is served until it is stopped.
 //! - [`nbd`]: the network block device over a unix socket, for QEMU, libnbd's programs and the kernel.
 //! - [`vhost_user`]: vhost-user-blk, for QEMU and libblkio.
+//! - [`ublk`]: a block device of this machine.
 //!
 //! A server may be killed and started again on the same socket: clients that reconnect lose nothing.
 //!
@@ -29,10 +30,13 @@
 mod accept;
 mod budget;
 mod crew;
+mod error;
 mod export;
 pub mod nbd;
 mod place;
+pub mod ublk;
 pub mod vhost_user;
 
-pub use export::{Counts, Export, ExportError, Exporter};
+pub use error::ExportError;
+pub use export::{Counts, Export, Exporter};
 pub use place::Place;

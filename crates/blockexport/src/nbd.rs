@@ -27,9 +27,10 @@ use parking_lot::Mutex;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::transmission::Transmission;
-use crate::accept::{Accepted, Stop};
+use crate::accept::Accepted;
 use crate::budget::Budget;
-use crate::export::{Export, ExportError, Exporter, Meter, Running, check_shape};
+use crate::error::ExportError;
+use crate::export::{Export, Exporter, Meter, Running, check_shape};
 use crate::place::Place;
 
 /// The largest read or write: what QEMU sends at most, and what the protocol recommends.
@@ -75,32 +76,16 @@ pub struct NbdExporter {
 }
 
 impl Exporter for NbdExporter {
-    fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError> {
-        self.serve(Place::bind(&self.socket)?, device)
+    fn claim(&self) -> Result<Place, ExportError> {
+        Place::bind(&self.socket)
     }
 
-    fn export_at(
-        &self,
-        listener: UnixListener,
-        device: Arc<dyn BlockDevice>,
-    ) -> Result<Box<dyn Export>, ExportError> {
-        self.serve(Place::handed(&self.socket, listener)?, device)
-    }
-}
-
-impl NbdExporter {
     fn serve(
         &self,
         place: Place,
         device: Arc<dyn BlockDevice>,
     ) -> Result<Box<dyn Export>, ExportError> {
         check_shape(&*device)?;
-        let system = |source| ExportError::System {
-            doing: "serving",
-            path: self.socket.clone(),
-            source,
-        };
-        let (stop, stopped) = Stop::new().map_err(system)?;
         let meter = Arc::new(Meter::default());
         let server = Server::new(device, self.config.clone(), Arc::clone(&meter));
         let address = format!(
@@ -108,10 +93,15 @@ impl NbdExporter {
             self.config.name,
             place.path().display()
         );
-        let builder = thread::Builder::new().name("nbd-accept".to_owned());
-        let serve = move || server.serve(&place, &stopped);
-        let thread = builder.spawn(serve).map_err(system)?;
-        Ok(Box::new(Running::new(address, meter, stop, thread)))
+        Running::start(
+            place,
+            address,
+            "nbd-accept",
+            meter,
+            move |listener, stopped| {
+                server.serve(listener, stopped);
+            },
+        )
     }
 }
 
@@ -162,10 +152,10 @@ impl Server {
         }
     }
 
-    fn serve(&self, place: &Place, stopped: &Accepted) {
+    fn serve(&self, listener: &UnixListener, stopped: &Accepted) {
         thread::scope(|scope| {
             let mut number = 0;
-            while let Some(stream) = stopped.accept(place.listener()) {
+            while let Some(stream) = stopped.accept(listener) {
                 number += 1;
                 if let Err(error) = self.connect(scope, number, stream) {
                     log::warn!("cannot serve an NBD client: {error}");

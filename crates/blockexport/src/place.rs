@@ -1,4 +1,4 @@
-//! A unix socket that one process owns, and that the next process takes over.
+//! Where clients find a device, which one process owns, and the next process takes over: a unix socket, or a link.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -11,19 +11,21 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use rawio::private;
 
-use crate::ExportError;
+use crate::error::ExportError;
 
 /// The kernel takes 107 bytes; the rest is for the name under which the socket is made.
 const PATH_MAX_BYTES: usize = 90;
 
-/// A bound socket that this process owns; its path is removed when this is dropped.
+/// A bound socket, or a symbolic link to a block device, that this process owns; the path of a socket is removed when
+/// this is dropped.
 ///
-/// The process that serves it may be another one, which gets the listener: clients that connect while that one
-/// is replaced wait, and are not refused.
+/// The process that serves it may be another one, which gets the listener of a socket: clients that connect while that
+/// one is replaced wait, and are not refused.
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    listener: UnixListener,
+    /// None of a link.
+    listener: Option<UnixListener>,
     /// Held as long as the process owns it; the kernel releases it when the process dies. `None` if another
     /// process owns it.
     lock: Option<Flock<File>>,
@@ -59,6 +61,33 @@ impl Place {
         Self::of(path, listener, Some(lock))
     }
 
+    /// Claims a symbolic link, which whoever serves it makes: the kernel lets its users wait when that one is
+    /// replaced.
+    ///
+    /// # Errors
+    /// If another process owns it, or a file is there that is no link.
+    pub fn link(path: &Path) -> Result<Self, ExportError> {
+        let lock = lock(path)?;
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_symlink() => Err(ExportError::NoLink(path.into())),
+            Ok(_) | Err(_) => Ok(Self {
+                path: path.into(),
+                listener: None,
+                lock: Some(lock),
+            }),
+        }
+    }
+
+    /// Returns a link that another process owns.
+    #[must_use]
+    pub fn linked(path: &Path) -> Self {
+        Self {
+            path: path.into(),
+            listener: None,
+            lock: None,
+        }
+    }
+
     /// Takes over a bound socket: its owner died, and a process that serves it had the listener.
     ///
     /// # Errors
@@ -68,8 +97,11 @@ impl Place {
         Self::of(path, listener, Some(lock))
     }
 
-    /// Serves a socket that another process owns, which handed its listener over.
-    pub(crate) fn handed(path: &Path, listener: UnixListener) -> Result<Self, ExportError> {
+    /// Returns a socket that another process owns, which handed its listener over.
+    ///
+    /// # Errors
+    /// If the listener cannot be prepared.
+    pub fn handed(path: &Path, listener: UnixListener) -> Result<Self, ExportError> {
         Self::of(path, listener, None)
     }
 
@@ -87,7 +119,7 @@ impl Place {
         })?;
         Ok(Self {
             path: path.into(),
-            listener,
+            listener: Some(listener),
             lock,
         })
     }
@@ -101,16 +133,17 @@ impl Place {
         &self.path
     }
 
-    /// Returns what clients connect to.
+    /// Returns what clients connect to, if it is a socket.
     #[must_use]
-    pub const fn listener(&self) -> &UnixListener {
-        &self.listener
+    pub const fn listener(&self) -> Option<&UnixListener> {
+        self.listener.as_ref()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.lock.is_none() {
+        // A link belongs to its device, which may outlive this process.
+        if self.lock.is_none() || self.listener.is_none() {
             return;
         }
         if let Err(error) = fs::remove_file(&self.path) {
@@ -201,14 +234,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let owner = Place::bind(&path).unwrap();
-        let serves = Place::handed(&path, owner.listener().try_clone().unwrap()).unwrap();
+        let serves = Place::handed(&path, owner.listener().unwrap().try_clone().unwrap()).unwrap();
         assert!(matches!(Place::bind(&path), Err(ExportError::InUse(_))));
         owner.leave();
         let mut client = UnixStream::connect(&path).unwrap();
-        let next = Place::adopt(&path, serves.listener().try_clone().unwrap()).unwrap();
+        let next = Place::adopt(&path, serves.listener().unwrap().try_clone().unwrap()).unwrap();
         drop(serves);
         // Who connected before is found by whoever has the listener.
-        let (mut served, _) = next.listener().accept().unwrap();
+        let (mut served, _) = next.listener().unwrap().accept().unwrap();
         std::io::Write::write_all(&mut served, b"x").unwrap();
         std::io::Read::read_exact(&mut client, &mut [0]).unwrap();
         drop(next);
@@ -233,6 +266,22 @@ mod tests {
         close(&path).unwrap_err();
         let mode = fs::metadata(&victim).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o644);
+    }
+
+    #[test]
+    fn a_link_has_one_owner_and_outlives_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let first = Place::link(&path).unwrap();
+        assert!(matches!(Place::link(&path), Err(ExportError::InUse(_))));
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        drop(first);
+        assert!(path.is_symlink());
+        drop(Place::link(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "data").unwrap();
+        assert!(matches!(Place::link(&path), Err(ExportError::NoLink(_))));
+        assert_eq!(fs::read(&path).unwrap(), b"data");
     }
 
     #[test]

@@ -16,10 +16,9 @@ mod ring;
 pub mod testing;
 
 use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use blocks::{BlockDevice, DeviceInfo};
@@ -27,9 +26,10 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 
 use self::backend::Backend;
 use self::request::Served;
-use crate::accept::{Accepted, Stop};
+use crate::accept::Accepted;
 use crate::budget::Budget;
-use crate::export::{Export, ExportError, Exporter, Meter, Running, check_shape};
+use crate::error::ExportError;
+use crate::export::{Export, Exporter, Meter, Running, check_shape};
 use crate::place::Place;
 
 /// The largest queue that is offered; QEMU uses 128 by default.
@@ -78,32 +78,16 @@ pub struct VhostUserExporter {
 }
 
 impl Exporter for VhostUserExporter {
-    fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError> {
-        self.serve(Place::bind(&self.socket)?, device)
+    fn claim(&self) -> Result<Place, ExportError> {
+        Place::bind(&self.socket)
     }
 
-    fn export_at(
-        &self,
-        listener: UnixListener,
-        device: Arc<dyn BlockDevice>,
-    ) -> Result<Box<dyn Export>, ExportError> {
-        self.serve(Place::handed(&self.socket, listener)?, device)
-    }
-}
-
-impl VhostUserExporter {
     fn serve(
         &self,
         place: Place,
         device: Arc<dyn BlockDevice>,
     ) -> Result<Box<dyn Export>, ExportError> {
         check_shape(&*device)?;
-        let system = |source| ExportError::System {
-            doing: "serving",
-            path: self.socket.clone(),
-            source,
-        };
-        let (stop, stopped) = Stop::new().map_err(system)?;
         let meter = Arc::new(Meter::default());
         let memory_bytes = self.config.memory_bytes.max(REQUEST_MAX_BYTES as u64);
         let served = Arc::new(Served {
@@ -114,19 +98,24 @@ impl VhostUserExporter {
         });
         let address = place.path().display().to_string();
         let config = self.config.clone();
-        let builder = thread::Builder::new().name("vhost-accept".to_owned());
-        let serve = move || {
-            // One after the other: a disk belongs to one machine.
-            while let Some(stream) = stopped.accept(place.listener()) {
-                let _client = served.meter.client();
-                match converse(stream, &stopped, &served, &config) {
-                    Ok(()) | Err(Error::Disconnected) => log::info!("a virtual machine left"),
-                    Err(error) => log::warn!("the connection to a virtual machine failed: {error}"),
+        Running::start(
+            place,
+            address,
+            "vhost-accept",
+            meter,
+            move |listener, stopped| {
+                // One after the other: a disk belongs to one machine.
+                while let Some(stream) = stopped.accept(listener) {
+                    let _client = served.meter.client();
+                    match converse(stream, stopped, &served, &config) {
+                        Ok(()) | Err(Error::Disconnected) => log::info!("a virtual machine left"),
+                        Err(error) => {
+                            log::warn!("the connection to a virtual machine failed: {error}");
+                        }
+                    }
                 }
-            }
-        };
-        let thread = builder.spawn(serve).map_err(system)?;
-        Ok(Box::new(Running::new(address, meter, stop, thread)))
+            },
+        )
     }
 }
 

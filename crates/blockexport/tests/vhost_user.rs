@@ -7,26 +7,24 @@
 )]
 
 mod clients {
+    pub(crate) mod held;
     pub(crate) mod vhost_user;
 }
 mod conformance;
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
 use blockexport::Exporter as _;
+use blocks::BlockDevice as _;
 use blocks::testing::MemDevice;
-use blocks::{BlockDevice, DeviceAccess, DeviceError, DeviceInfo, Durability, Space};
+use clients::held::{Held, SIZE};
 use clients::vhost_user::{Guest, READ, VhostRig, WRITE};
 use conformance::{Client as _, Rig as _};
-
-const SIZE: u64 = 1 << 20;
 
 #[test]
 fn it_conforms() {
@@ -71,56 +69,6 @@ fn front_ends_that_talk_nonsense_are_left_and_the_next_is_served() {
     let mut guest = Guest::boot(&rig.socket());
     guest.write(0, &[1; 512]).unwrap();
     export.stop();
-}
-
-/// A disk in a file, on which writes to the second half are never done as long as there is a file
-/// beside it.
-struct Held {
-    disk: File,
-    held: PathBuf,
-}
-
-impl Held {
-    fn open(disk: &Path) -> Self {
-        Self {
-            disk: File::options().read(true).write(true).open(disk).unwrap(),
-            held: disk.with_extension("held"),
-        }
-    }
-}
-
-impl BlockDevice for Held {
-    fn info(&self) -> DeviceInfo {
-        DeviceInfo {
-            access: DeviceAccess::ReadWrite,
-            ..DeviceInfo::read_only(SIZE, 512)
-        }
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        let read = self.disk.read_exact_at(buf, offset);
-        read.map_err(|error| DeviceError::from_io("reading", error))
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8], _: Durability) -> Result<(), DeviceError> {
-        while offset >= SIZE / 2 && self.held.exists() {
-            std::thread::yield_now();
-        }
-        let wrote = self.disk.write_all_at(data, offset);
-        wrote.map_err(|error| DeviceError::from_io("writing", error))
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn trim(&self, _: Range<u64>, _: Durability) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn write_zeroes(&self, _: Range<u64>, _: Space, _: Durability) -> Result<(), DeviceError> {
-        Ok(())
-    }
 }
 
 /// Names the directory for a server that is to be a process of its own.

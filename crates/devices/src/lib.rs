@@ -3,6 +3,7 @@
 //! - [`Images`] opens images; those that share a cache directory in one process share its [`BlobCache`].
 //! - [`open_image`](open::open_image) opens one with what the caller has to fetch layers with.
 //! - [`exporter`] serves a device at a socket.
+//! - [`identity`] tells what an image is from what others are.
 //! - [`plans`] is what the store of boot images knows of starts of images.
 //!
 //! ```
@@ -24,10 +25,12 @@
 #![forbid(unsafe_code)]
 
 mod export;
+mod identity;
 mod images;
 pub mod open;
 pub mod plans;
 mod registry;
 
 pub use export::exporter;
+pub use identity::identity;
 pub use images::{Images, OpenedImage, Opening};

@@ -78,8 +78,8 @@ impl Device {
     /// Returns the socket for a worker; nothing if the device is over.
     pub(crate) fn listener(&self) -> Option<UnixListener> {
         let socket = self.socket.lock();
-        let listener = socket.as_ref().map(|place| place.listener().try_clone());
-        listener?
+        let listener = socket.as_ref()?.listener()?.try_clone();
+        listener
             .inspect_err(|error| log::error!("{}: sharing its socket: {error}", self.spec.name))
             .ok()
     }

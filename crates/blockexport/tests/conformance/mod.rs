@@ -29,6 +29,10 @@ pub(crate) trait Rig {
     fn connect(&self) -> Box<dyn Client>;
     /// Whether several clients may share a device.
     fn shared(&self) -> bool;
+    /// Whether invalid requests reach the server: a kernel in between refuses them itself.
+    fn sees_invalid_requests(&self) -> bool {
+        true
+    }
 }
 
 const BLOCK: u64 = 512;
@@ -124,7 +128,8 @@ fn invalid_requests_are_refused_and_end_nothing(rig: &dyn Rig) {
     );
     client.write(SIZE - 512, &[9; 512]).unwrap();
     assert_eq!(client.read(SIZE - 512, 512).unwrap(), [9; 512]);
-    assert_eq!(served.counts().errors, 5);
+    let errors = if rig.sees_invalid_requests() { 5 } else { 0 };
+    assert_eq!(served.counts().errors, errors);
     drop(client);
     served.stop();
 

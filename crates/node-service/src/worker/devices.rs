@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use blockexport::{Counts, Export};
+use blockexport::{Counts, Export, Place};
 use blocks::DeviceAccess;
 use devices::{Images, OpenedImage, Opening, exporter};
 use parking_lot::Mutex;
@@ -105,7 +105,8 @@ impl ServedDevices {
             (access, Opening::First),
         )?;
         let listener = socket.try_clone().context("sharing the socket")?;
-        let export = exporter(&spec)?.export_at(listener, Arc::clone(&opened.device));
+        let place = Place::handed(&spec.at, listener).context("taking the socket")?;
+        let export = exporter(&spec)?.serve(place, Arc::clone(&opened.device));
         Ok(ServedDevice {
             export: Mutex::new(Some(export.context("exporting")?)),
             spec,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use blockexport::nbd::{NbdConfig, NbdExporter};
+use blockexport::ublk::{UblkConfig, UblkExporter};
 use blockexport::vhost_user::{VhostUserConfig, VhostUserExporter};
 use blockexport::{Export, Exporter};
 use blockimages::{Background, DeviceFile, FILE_NAME, MountedImage, Start, StartRecorder, manage};
@@ -26,22 +27,26 @@ const PLANNED_READAHEAD_KIB: u32 = 16;
 /// How long a mount that is in use is waited for.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Serve an image over NBD, as a file, or as the disk of a virtual machine, until interrupted
+/// Serve an image over NBD, as a block device or a file, or as the disk of a virtual machine, until interrupted
 ///
-/// It can be killed and started again on the same socket: clients that reconnect lose nothing.
+/// It can be killed and started again on the same socket: clients that reconnect lose nothing. Users of a block device
+/// (--ublk) wait meanwhile.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ExportArgs {
     #[command(flatten)]
     image: ImageArg,
     /// Serve NBD on this unix socket
-    #[arg(long, value_name = "SOCKET", required_unless_present_any = ["vhost_user", "mount"])]
+    #[arg(long, value_name = "SOCKET", required_unless_present_any = ["vhost_user", "ublk", "mount"])]
     nbd: Option<PathBuf>,
     /// Serve vhost-user-blk on this unix socket
     #[arg(long, value_name = "SOCKET", conflicts_with = "nbd")]
     vhost_user: Option<PathBuf>,
+    /// Make a block device of this machine, and this symbolic link to it (root, Linux 6.9, the module ublk_drv)
+    #[arg(long, value_name = "LINK", conflicts_with_all = ["nbd", "vhost_user"])]
+    ublk: Option<PathBuf>,
     /// Mount a directory here whose file `disk` is the device, to read only: for QEMU, for `mount -t erofs`, or
     /// for a loop device
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["nbd", "vhost_user", "writable"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["nbd", "vhost_user", "ublk", "writable"])]
     mount: Option<PathBuf>,
     /// Mount the EROFS of the image here, too
     #[arg(long, value_name = "DIR", requires = "mount")]
@@ -122,7 +127,10 @@ pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Ou
             let erofs = erofs.map(|at| MountedImage::mount(&file, at)).transpose()?;
             Served::Mount { erofs, mount, file }
         }
-        None => Served::Export(exporter(args)?.export(device).context("exporting")?),
+        None => {
+            let exporter = exporter(args, &*device)?;
+            Served::Export(exporter.export(device).context("exporting")?)
+        }
     };
     let exported = Exported {
         image: args.image.path().to_owned(),
@@ -208,7 +216,7 @@ fn mount(
 ) -> anyhow::Result<Mount> {
     ensure!(
         device.info().access == DeviceAccess::ReadOnly,
-        "an image with a writable layer cannot be mounted as a file: export it over NBD or vhost-user"
+        "an image with a writable layer cannot be mounted as a file: export it over NBD, vhost-user or ublk"
     );
     let (file, tree) = DeviceFile::new(device)?;
     let fs = FileSystem::new(Arc::new(tree), Arc::new(file), Config::default());
@@ -218,10 +226,18 @@ fn mount(
     Mount::start(Arc::new(fs), &options).with_context(|| format!("mounting on {}", dir.display()))
 }
 
-fn exporter(args: &ExportArgs) -> anyhow::Result<Box<dyn Exporter>> {
+fn exporter(args: &ExportArgs, device: &dyn BlockDevice) -> anyhow::Result<Box<dyn Exporter>> {
     if let Some(socket) = &args.nbd {
         let (socket, config) = (socket.clone(), NbdConfig::default());
         return Ok(Box::new(NbdExporter { socket, config }));
+    }
+    if let Some(link) = &args.ublk {
+        let config = UblkConfig {
+            identity: devices::identity(args.image.path(), device)?,
+            ..UblkConfig::default()
+        };
+        let link = link.clone();
+        return Ok(Box::new(UblkExporter { link, config }));
     }
     let socket = args.vhost_user.clone().context("naming a socket")?;
     let config = VhostUserConfig::default();

@@ -1,0 +1,179 @@
+//! ublk: a block device of this machine, `/dev/ublkbN`, that this process serves.
+//!
+//! Its place is a symbolic link to the device. When the server dies, users of the device wait, and the next server
+//! of the place goes on: what was in flight is requested again. A device is never reused for another image, whose
+//! users would find what the page cache has of the one before: it is made for one image, and removed when its export
+//! ends.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use blocks::testing::MemDevice;
+//! use blockexport::Exporter as _;
+//! use blockexport::ublk::{UblkConfig, UblkExporter};
+//!
+//! let config = UblkConfig { identity: "scratch".to_owned(), ..UblkConfig::default() };
+//! let exporter = UblkExporter { link: "/run/scratch".into(), config };
+//! let export = exporter.export(Arc::new(MemDevice::new(1 << 20, 512)))?;
+//! println!("mkfs.ext4 {}", export.address());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod made;
+mod queues;
+mod request;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use blocks::{BlockDevice, DeviceAccess, DeviceInfo};
+use rawio::ublk::{Attributes, Control, Shape};
+
+use self::made::{Made, Mark};
+use self::request::Served;
+use crate::budget::Budget;
+use crate::error::ExportError;
+use crate::export::{ClientGuard, Counts, Export, Exporter, Meter, check_shape};
+use crate::place::Place;
+
+/// The largest read or write; the kernel divides larger ones.
+const REQUEST_MAX_BYTES: u32 = 512 << 10;
+
+/// What is discarded or zeroed at once: the kernel counts its sectors with 32 bits.
+const CLEAR_MAX_BYTES: u64 = 1 << 40;
+
+/// The largest block: the kernel takes none that is larger than a page.
+const BLOCK_MAX_BYTES: u32 = 4096;
+
+/// Queues are worth a thread each for processors that request at the same time.
+const QUEUES_MAX: usize = 4;
+
+/// How a device is served.
+#[derive(Clone, Debug)]
+pub struct UblkConfig {
+    /// What is served, in words that no other image has. A device that a dead server left is only served on with the
+    /// same words.
+    pub identity: String,
+    /// Queues, each with a thread; the kernel makes no more of them than there are processors.
+    pub queues: u16,
+    /// Requests in flight of each queue.
+    pub depth: u16,
+    /// Threads for each queue: requests that are in flight to the image.
+    pub threads: usize,
+    /// Memory for requests in flight, of all queues together; at least 512 KiB.
+    pub memory_bytes: u64,
+}
+
+impl Default for UblkConfig {
+    fn default() -> Self {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            identity: String::new(),
+            queues: u16::try_from(processors.min(QUEUES_MAX)).unwrap_or(1),
+            depth: 64,
+            threads: 32,
+            memory_bytes: 128 << 20,
+        }
+    }
+}
+
+/// Exports images as block devices of this machine.
+#[derive(Clone, Debug)]
+pub struct UblkExporter {
+    /// Where the symbolic link to the device is made.
+    pub link: PathBuf,
+    /// How the device is served.
+    pub config: UblkConfig,
+}
+
+impl Exporter for UblkExporter {
+    fn claim(&self) -> Result<Place, ExportError> {
+        Place::link(&self.link)
+    }
+
+    fn serve(
+        &self,
+        place: Place,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Box<dyn Export>, ExportError> {
+        check_shape(&*device)?;
+        let info = device.info();
+        if info.block_size > BLOCK_MAX_BYTES {
+            return Err(ExportError::Shape {
+                size: info.size,
+                block_size: info.block_size,
+            });
+        }
+        let control = Control::open().map_err(ExportError::Ublk)?;
+        let mark = Mark::of(place.path(), &self.config.identity);
+        let meter = Arc::new(Meter::default());
+        let served = Served {
+            device,
+            meter: Arc::clone(&meter),
+            budget: Budget::new(self.config.memory_bytes.max(REQUEST_MAX_BYTES.into())),
+        };
+        let made = Made::serve(
+            control,
+            &place,
+            mark,
+            shape(&info),
+            &self.config,
+            &Arc::new(served),
+        )?;
+        Ok(Box::new(UblkExport {
+            address: place.path().display().to_string(),
+            _kernel: meter.client(),
+            meter,
+            made: Some(made),
+            place,
+        }))
+    }
+}
+
+/// Returns what users see of a device.
+fn shape(info: &DeviceInfo) -> Shape {
+    let attributes = match (info.access, info.fua) {
+        (DeviceAccess::ReadOnly, _) => Attributes::ReadOnly,
+        (DeviceAccess::ReadWrite, true) => Attributes::WritableFua,
+        (DeviceAccess::ReadWrite, false) => Attributes::Writable,
+    };
+    let clear_max = |supported| if supported { CLEAR_MAX_BYTES } else { 0 };
+    Shape {
+        size: info.size,
+        block_size: info.block_size,
+        request_max_bytes: REQUEST_MAX_BYTES,
+        attributes,
+        discard_max_bytes: clear_max(info.trim),
+        zero_max_bytes: clear_max(info.write_zeroes),
+    }
+}
+
+struct UblkExport {
+    address: String,
+    meter: Arc<Meter>,
+    /// There is one client: how many have the device open is the kernel's.
+    _kernel: ClientGuard,
+    made: Option<Made>,
+    place: Place,
+}
+
+impl Export for UblkExport {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn counts(&self) -> Counts {
+        self.meter.counts()
+    }
+
+    fn stop(self: Box<Self>) {}
+}
+
+impl Drop for UblkExport {
+    fn drop(&mut self) {
+        if let Some(made) = self.made.take() {
+            made.remove(&self.place);
+        }
+    }
+}
