@@ -52,6 +52,7 @@ pub use layered::LayeredDevice;
 pub use lsmt::{Trace, TraceDialect, TraceRead};
 pub use mounted::{FileSystemKind, MountedImage};
 pub use origin::{Origin, OriginConfig, Registries, repository_of};
+pub use ranges::{Asker, Logins};
 pub use raw::RawDevice;
 pub use remote::{Background, CachedBlobs, MakeOrigin};
 pub use start::{LayerStart, RecordingProgress, Start, StartRecorder};

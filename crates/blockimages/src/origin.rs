@@ -7,7 +7,7 @@ use blocks::Digest;
 use oci::registry::{RegistryClient, RegistryConfig, RegistryError, blob_url, pull_scope};
 use oci::{ParseReferenceError, Reference};
 use parking_lot::Mutex;
-use ranges::{Place, RegistryPlace};
+use ranges::{Logins, Place, RegistryPlace};
 
 /// The origin of a blob: servers from which ranges of it are read, each for what those before it do not bring.
 ///
@@ -53,8 +53,8 @@ pub fn repository_of(blob_url: &str) -> Result<Reference, ParseReferenceError> {
 pub struct OriginConfig {
     /// How the registry is talked to.
     pub registry: RegistryConfig,
-    /// What to do if it does not let us read a blob: which login is missing, and where.
-    pub advice: Option<String>,
+    /// Who knows the login when that of `registry` is refused, and what is missing.
+    pub logins: Option<Arc<dyn Logins>>,
     /// The addresses of mirrors of it (`http://10.0.0.1:5050`), each asked before all that follow, and all of them
     /// before the registry. They are sent no password.
     pub mirrors: Vec<String>,
@@ -89,7 +89,7 @@ impl Registries {
         let mirrors = mirrors.map(|mirror| mirror.trim_end_matches('/').to_owned());
         let named = mirrors.map(|mirror| (mirror, &anonymous, Some(reference.registry())));
         let own = (config.registry.address(reference), &config.registry, None);
-        let advice = &config.advice;
+        let logins = &config.logins;
         for (address, config, registry) in named.chain([own]) {
             let url = blob_url(&address, reference, digest);
             let mut url = url.ok_or_else(|| RegistryError::Protocol {
@@ -103,8 +103,8 @@ impl Registries {
             let client = self.client(&address, config)?;
             let login = config.credentials.clone();
             let place = RegistryPlace::new(client, url, pull_scope(reference), login);
-            let place = match advice {
-                Some(advice) if registry.is_none() => place.with_advice(advice.clone()),
+            let place = match logins {
+                Some(logins) if registry.is_none() => place.with_logins(Arc::clone(logins)),
                 _ => place,
             };
             origin.places.push(Arc::new(place));

@@ -297,4 +297,17 @@ fn privileged_block_an_image_that_refers_to_the_layers_of_another_is_mounted_els
     let (expected, found) = (seen(&unpacked), seen(&elsewhere.mounted.0));
     assert_eq!(first_difference(&expected, &found), None);
     assert_eq!(expected.lines().count(), found.lines().count());
+    drop(elsewhere);
+    // A start of it is recorded, and another machine has what it read before it starts.
+    let first = Node::new(dir.join("first"), &reference);
+    first.start(&["--record", "--background", "plan"]);
+    let push = ["block", "plan", "push", &first.image(), &reference];
+    succeeds(first.yolofs().args(push));
+    let second = Node::new(dir.join("second"), &reference);
+    assert_eq!(second.plans()[0]["bytes"], first.plans()[0]["bytes"]);
+    let (image, cache) = (second.image(), second.dir.join("cache"));
+    let prewarm = ["block", "prewarm", &image, "--cache", arg(&cache)];
+    succeeds(second.yolofs().args(prewarm));
+    drop(registry);
+    second.start(&["--background", "plan"]);
 }

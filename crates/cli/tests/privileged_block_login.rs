@@ -24,6 +24,7 @@ fn privileged_a_container_is_told_which_login_of_a_block_image_is_missing() {
     let service = Service::start(&lab);
     let logins = lab.path("logins.json");
     let flags = ["--block-login", logins.to_str().unwrap()];
+    let flags = [&flags[..], &["--block-background", "plan"]].concat();
     let node = Node::start_today(&lab, &flags);
     let registry = Registry::start(Kind::DockerWithUsers);
     let source = Source::at(&lab, &archive(&lab, block_containers::NOISE), registry);
@@ -62,7 +63,13 @@ fn privileged_a_container_is_told_which_login_of_a_block_image_is_missing() {
     );
     fs::write(&logins, login(&host, password).to_string()).unwrap();
     let read = "cat /srv/greeting; md5sum </srv/noise";
-    assert_eq!(run(&lab, &node, &image, "login", read), expected(&lab));
+    assert_eq!(run(&lab, &node, &image, "login-0", "true"), "");
+    // The password changes while the device is attached: reads fail at once, until the file has the new one.
+    source.registry.set_password("changed");
+    let fails = "cat /srv/noise >/dev/null 2>&1 || echo fails";
+    assert_eq!(run(&lab, &node, &image, "login-1", fails), "fails\n");
+    fs::write(&logins, login(&host, "changed").to_string()).unwrap();
+    assert_eq!(run(&lab, &node, &image, "login-2", read), expected(&lab));
     assert!(!service.said().contains(password), "a password in the log");
     is_removed(&lab, &node, &image);
 }

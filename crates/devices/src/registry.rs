@@ -1,14 +1,16 @@
 //! How the registry of an image is talked to, and as whom.
 
 use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use artifacts::login::FoundLogin;
 use artifacts::{login, proxy};
-use blockimages::OriginConfig;
+use blockimages::{Asker, Logins, OriginConfig};
 use node_api::image::RegistrySpec;
 use oci::Reference;
-use oci::registry::{Credentials, Known, RegistryConfig, Transport, is_loopback};
+use oci::registry::{Known, RegistryConfig, Transport, is_loopback};
 
 /// Returns how to talk to the registry of a reference, without mirrors.
 pub(crate) fn config(spec: &RegistrySpec, reference: &Reference) -> anyhow::Result<OriginConfig> {
@@ -22,9 +24,11 @@ pub(crate) fn config(spec: &RegistrySpec, reference: &Reference) -> anyhow::Resu
         let parsed = network.parse();
         parsed.map_err(|error| anyhow!("{network} is no network: {error}"))
     });
-    let found = login::look_up(registry, spec.login.as_deref());
-    let found = found.with_context(|| format!("looking for the login of {registry}"))?;
-    let (credentials, advice) = login_of(found, registry);
+    let logins = FileLogins {
+        registry: registry.to_owned(),
+        file: spec.login.clone(),
+    };
+    let credentials = logins.read()?.login;
     let registry = RegistryConfig {
         transport: match is_plain {
             true => Transport::Plain,
@@ -38,13 +42,37 @@ pub(crate) fn config(spec: &RegistrySpec, reference: &Reference) -> anyhow::Resu
     };
     Ok(OriginConfig {
         registry,
-        advice: Some(advice),
+        logins: Some(Arc::new(logins)),
         mirrors: Vec::new(),
     })
 }
 
-/// Returns the login to use, and what to do if the registry does not let us in.
-fn login_of(found: FoundLogin, registry: &str) -> (Option<Credentials>, String) {
+/// The login of a registry in a file.
+#[derive(Debug)]
+struct FileLogins {
+    registry: String,
+    file: Option<PathBuf>,
+}
+
+impl FileLogins {
+    fn read(&self) -> anyhow::Result<Asker> {
+        let registry = &self.registry;
+        let found = login::look_up(registry, self.file.as_deref());
+        let found = found.with_context(|| format!("looking for the login of {registry}"))?;
+        Ok(asker_of(found, registry))
+    }
+}
+
+impl Logins for FileLogins {
+    fn now(&self) -> Asker {
+        self.read().unwrap_or_else(|error| Asker {
+            login: None,
+            advice: format!("{error:#}"),
+        })
+    }
+}
+
+fn asker_of(found: FoundLogin, registry: &str) -> Asker {
     let file = found.file.map(|file| file.display().to_string());
     let file = file.unwrap_or_else(|| "any file (its user has no home)".to_owned());
     match found.known {
@@ -53,7 +81,10 @@ fn login_of(found: FoundLogin, registry: &str) -> (Option<Credentials>, String) 
             let advice = format!(
                 "the login of {user} at {registry} in {file} is not accepted: renew it with docker login"
             );
-            (Some(login), advice)
+            Asker {
+                login: Some(login),
+                advice,
+            }
         }
         // A worker executes no program: the kernel would end it.
         Known::Helper { name, .. } => {
@@ -61,20 +92,26 @@ fn login_of(found: FoundLogin, registry: &str) -> (Option<Credentials>, String) 
                 "the login of {registry} is kept by docker-credential-{name}, as {file} says, which is not asked here: \
                  put the login itself into that file"
             );
-            (None, advice)
+            Asker {
+                login: None,
+                advice,
+            }
         }
         Known::Nowhere => {
             let advice = format!(
                 "no login of {registry} is in {file}: put it there with docker login; that of a pull is not passed on"
             );
-            (None, advice)
+            Asker {
+                login: None,
+                advice,
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use oci::registry::Credentials;
 
     use super::*;
 
@@ -98,7 +135,7 @@ mod tests {
             (Known::Nowhere, false, "no login of r.io is in /logins"),
         ] {
             let file = Some(PathBuf::from("/logins"));
-            let (login, advice) = login_of(FoundLogin { file, known }, "r.io");
+            let Asker { login, advice } = asker_of(FoundLogin { file, known }, "r.io");
             assert_eq!(login.is_some(), uses);
             assert!(
                 advice.contains(says) && !advice.contains("hidden"),

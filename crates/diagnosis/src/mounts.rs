@@ -178,6 +178,7 @@ mod tests {
             boot: Some(boot),
             served: Some(served),
             nic: None,
+            image: None,
             warnings: Vec::new(),
         }
     }

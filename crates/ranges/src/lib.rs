@@ -28,4 +28,4 @@ pub use fetch::{Counts, Priority, Server};
 pub use fetcher::{Blob, CONFIG, Feed, Fetcher};
 pub use jobs::Span;
 pub use place::{Fault, FaultKind, Layout, Place, Reading, Receiver};
-pub use registry::RegistryPlace;
+pub use registry::{Asker, Logins, RegistryPlace};

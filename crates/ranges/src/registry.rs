@@ -1,14 +1,16 @@
 //! Blobs of registries and of mirrors.
 
 use std::error::Error as _;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use distribution::{Call, CallError, Client, Destination, Login};
+use parking_lot::Mutex;
 use reqwest::header::{CONTENT_RANGE, HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, Response, StatusCode, Url, Version};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex as Turn, MutexGuard as MyTurn};
 
 use crate::place::{Fault, FaultKind, Place, Reading};
 
@@ -17,21 +19,35 @@ const CONNECTIONS: usize = 16;
 /// Requests on one connection of HTTP/2: servers take at least 100.
 const STREAMS: usize = 64;
 
+/// As whom a registry is asked.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    /// The login, if there is one.
+    pub login: Option<Login>,
+    /// What to do if the registry does not let us read the blob.
+    pub advice: String,
+}
+
+/// Knows as whom a registry is asked. Logins expire, and are renewed where they are kept.
+pub trait Logins: fmt::Debug + Send + Sync {
+    /// Returns the login as it is now. It is called when the registry has refused the one before.
+    fn now(&self) -> Asker;
+}
+
 /// A blob in a repository.
 #[derive(Debug)]
 pub struct RegistryPlace {
     client: Arc<Client>,
     url: Url,
     scope: String,
-    login: Option<Login>,
-    /// What to do if the registry does not let us read the blob.
-    advice: String,
+    asker: Mutex<Asker>,
+    logins: Option<Arc<dyn Logins>>,
     /// Whether it answered over HTTP/2.
     is_multiplexed: AtomicBool,
     /// Whether a request failed since something came from it.
     is_broken: AtomicBool,
     /// Who connects again, while the others wait for that.
-    connecting: Mutex<()>,
+    connecting: Turn<()>,
 }
 
 impl RegistryPlace {
@@ -42,18 +58,61 @@ impl RegistryPlace {
             client,
             url,
             scope,
-            login,
-            advice: "log in with docker login".to_owned(),
+            asker: Mutex::new(Asker {
+                login,
+                advice: "log in with docker login".to_owned(),
+            }),
+            logins: None,
             is_multiplexed: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
-            connecting: Mutex::const_new(()),
+            connecting: Turn::const_new(()),
         }
     }
 
-    /// Says what to do if the registry does not let us read the blob.
+    /// Has the login taken from there, now and whenever the registry refuses it.
     #[must_use]
-    pub fn with_advice(self, advice: String) -> Self {
-        Self { advice, ..self }
+    pub fn with_logins(self, logins: Arc<dyn Logins>) -> Self {
+        Self {
+            asker: Mutex::new(logins.now()),
+            logins: Some(logins),
+            ..self
+        }
+    }
+
+    /// Returns whether the login is another one by now.
+    fn renews(&self, refused: Option<&Login>) -> bool {
+        // It may read a file: without the lock.
+        let Some(now) = self.logins.as_ref().map(|logins| logins.now()) else {
+            return false;
+        };
+        let is_other = now.login.as_ref() != refused;
+        *self.asker.lock() = now;
+        is_other
+    }
+
+    async fn send(&self, headers: HeaderMap) -> Result<Response, Fault> {
+        let login = self.asker.lock().login.clone();
+        let call = Call {
+            method: Method::GET,
+            place: Destination::Ours(self.url.clone()),
+            headers,
+            body: &[],
+            scope: &self.scope,
+            login: login.as_ref(),
+        };
+        let answer = self.client.send(&call).await;
+        let is_refused = match &answer {
+            Ok(answer) => is_refusal(answer.status()),
+            Err(CallError::NoToken(answer)) => is_refusal(answer.status()),
+            Err(_) => false,
+        };
+        if !is_refused || !self.renews(login.as_ref()) {
+            return answer.map_err(|error| self.fault(kind_of(&error), &self.told(&error)));
+        }
+        let login = self.asker.lock().login.clone();
+        let login = login.as_ref();
+        let answer = self.client.send(&Call { login, ..call }).await;
+        answer.map_err(|error| self.fault(kind_of(&error), &self.told(&error)))
     }
 
     async fn get(
@@ -70,7 +129,7 @@ impl RegistryPlace {
 
     /// Waits until the connection of HTTP/2 that ended was replaced, or returns the right to do that: each of the many
     /// requests on it would make a connection of its own.
-    async fn first_again(&self) -> Option<MutexGuard<'_, ()>> {
+    async fn first_again(&self) -> Option<MyTurn<'_, ()>> {
         let is_broken = || self.is_multiplexed.load(Relaxed) && self.is_broken.load(Relaxed);
         if !is_broken() {
             return None;
@@ -89,20 +148,8 @@ impl RegistryPlace {
         let value = HeaderValue::try_from(value);
         let value = value.map_err(|_| self.fault(FaultKind::Wrong, "the range is no header"))?;
         headers.insert(RANGE, value);
-        let call = Call {
-            method: Method::GET,
-            place: Destination::Ours(self.url.clone()),
-            headers,
-            body: &[],
-            scope: &self.scope,
-            login: self.login.as_ref(),
-        };
         let first = self.first_again().await;
-        let mut answer = self
-            .client
-            .send(&call)
-            .await
-            .map_err(|error| self.fault(kind_of(&error), &self.told(&error)))?;
+        let mut answer = self.send(headers).await?;
         self.check(&answer, &range)?;
         self.is_multiplexed
             .store(answer.version() == Version::HTTP_2, Relaxed);
@@ -129,7 +176,7 @@ impl RegistryPlace {
     fn told(&self, error: &CallError) -> String {
         let cause = error.source().map(|cause| format!(": {cause}"));
         let advice = match error {
-            CallError::NoToken(_) => format!(": {}", self.advice),
+            CallError::NoToken(_) => format!(": {}", self.asker.lock().advice),
             _ => String::new(),
         };
         format!("{error}{}{advice}", cause.unwrap_or_default())
@@ -153,10 +200,11 @@ impl RegistryPlace {
             }
             // Its body is the whole blob, of which a part was wanted.
             StatusCode::OK => fault(FaultKind::Absent, "it does not send parts of blobs"),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => fault(
-                FaultKind::Absent,
-                &format!("it does not let us read the blob: {}", self.advice),
-            ),
+            status if is_refusal(status) => {
+                let advice = self.asker.lock().advice.clone();
+                let why = format!("it does not let us read the blob: {advice}");
+                fault(FaultKind::Absent, &why)
+            }
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
                 fault(FaultKind::Busy, &status.to_string())
             }
@@ -192,6 +240,10 @@ fn kind_of(error: &CallError) -> FaultKind {
         CallError::NoToken(answer) if answer.status().is_server_error() => FaultKind::Busy,
         _ => FaultKind::Absent,
     }
+}
+
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 /// Returns whether a response with a part of a blob begins at this offset.

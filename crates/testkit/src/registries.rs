@@ -81,6 +81,11 @@ impl Registry {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Has it know [`USER`] by another password from now on.
+    pub fn set_password(&self, password: &str) {
+        write_users(self.dir.path(), password);
+    }
+
     /// Returns the file of the authority that signed its certificate.
     pub fn ca(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
@@ -136,19 +141,22 @@ fn docker_config(kind: Kind, dir: &Path, port: u16) -> String {
         );
     }
     if kind == Kind::DockerWithUsers {
-        let (name, password) = USER;
-        let output = Command::new("htpasswd")
-            .args(["-Bbn", name, password])
-            .output()
-            .unwrap();
-        assert!(output.status.success());
-        fs::write(dir.join("users"), output.stdout).unwrap();
+        write_users(dir, USER.1);
         config += &format!(
             "auth:\n  htpasswd:\n    realm: test\n    path: {}\n",
             at("users")
         );
     }
     config
+}
+
+fn write_users(dir: &Path, password: &str) {
+    let output = Command::new("htpasswd")
+        .args(["-Bbn", USER.0, password])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    fs::write(dir.join("users"), output.stdout).unwrap();
 }
 
 fn make_certificates(dir: &Path) {

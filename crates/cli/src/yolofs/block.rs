@@ -152,7 +152,7 @@ impl ImageArg {
             Ok(OriginConfig {
                 registry,
                 mirrors,
-                advice: None,
+                logins: None,
             })
         };
         let blobs = CachedBlobs::of_registries(Arc::clone(&cache), background, config);
