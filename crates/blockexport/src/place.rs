@@ -171,7 +171,7 @@ fn close(socket: &Path) -> io::Result<()> {
     let opened = opened.open(socket)?;
     if !opened.metadata()?.file_type().is_socket() {
         let why = "another user put something else in its place";
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        return Err(io::Error::other(why));
     }
     // The mode of what is open, and not of what has the name by now.
     let opened = format!("/proc/self/fd/{}", opened.as_raw_fd());

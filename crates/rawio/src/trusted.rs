@@ -50,7 +50,7 @@ pub fn open_own_dir(dir: &Path) -> io::Result<(PathBuf, OwnedFd)> {
     if is_written_by_others(&opened.metadata()?) {
         let shown = path.display();
         let why = format!("other users may make files in {shown}: choose a directory below it");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        return Err(io::Error::other(why));
     }
     Ok((path, opened.into()))
 }
@@ -72,7 +72,7 @@ pub fn expect_own(dir: &Path) -> io::Result<()> {
         true => format!("other users may make files in {shown}"),
     };
     let why = format!("{why}, where links may lead elsewhere: choose another directory");
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    Err(io::Error::other(why))
 }
 
 fn check(dir: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
@@ -94,7 +94,7 @@ fn check(dir: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     } else {
         return Ok(dir.into());
     };
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    Err(io::Error::other(why))
 }
 
 fn is_written_by_others(of: &std::fs::Metadata) -> bool {
