@@ -6,6 +6,15 @@ use anyhow::{Context as _, ensure};
 use host::size::Size;
 use node_api::image::{ImageSpec, Prefetch, RegistrySpec};
 
+/// Who is asked for layers before their registry.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct MirrorArgs {
+    /// Ask this mirror of the registry (`http://HOST:PORT`, such as nicfetch) first, and the registry for what it does
+    /// not bring; can be repeated
+    #[arg(long = "mirror", value_name = "URL", requires = "image_cache")]
+    pub(crate) mirrors: Vec<String>,
+}
+
 /// What is said of a block image that is mounted.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Block images")]
@@ -22,6 +31,8 @@ pub(crate) struct ImageArgs {
         requires = "image_cache"
     )]
     image_cache_limit: Size,
+    #[command(flatten)]
+    mirror: MirrorArgs,
 }
 
 impl ImageArgs {
@@ -47,6 +58,7 @@ impl ImageArgs {
             self.image_cache_limit,
             Prefetch::default(),
             RegistrySpec::default(),
+            &self.mirror,
         )
     }
 }
@@ -60,6 +72,7 @@ pub(crate) fn spec(
     limit: Size,
     background: Prefetch,
     registry: RegistrySpec,
+    mirror: &MirrorArgs,
 ) -> anyhow::Result<ImageSpec> {
     let absolute = |dir: &std::path::Path| {
         std::path::absolute(dir).with_context(|| format!("finding the cache {}", dir.display()))
@@ -71,6 +84,6 @@ pub(crate) fn spec(
         record: false,
         plan: true,
         registry,
-        mirrors: Vec::new(),
+        mirrors: mirror.mirrors.clone(),
     })
 }

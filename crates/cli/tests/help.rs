@@ -165,6 +165,7 @@ fn check_argument(verb: &str, arg: &Arg) {
         "SOCKET",
         "SOURCE",
         "UID:GID",
+        "URL",
         "VARIANT",
         "WHEN",
         "[NAME=]URL",

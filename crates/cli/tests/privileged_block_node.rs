@@ -464,7 +464,10 @@ fn privileged_block_an_image_is_mounted_as_any_source() {
     let source = PathBuf::from(format!("overlaybd:{}", pushed.display()));
     for (name, flags) in [("fetched", &["--standalone"][..]), ("by-node", &[])] {
         let cache = lab.path(&format!("cache-{name}"));
-        let cache = ["--image-cache", cache.to_str().unwrap()];
+        // A mirror that has nothing is asked first.
+        let mirror = testkit::scripted::Scripted::start(|_| (404, vec![], ""));
+        let url = mirror.url("");
+        let cache = ["--image-cache", cache.to_str().unwrap(), "--mirror", &url];
         let mountpoint = lab.mount(&source, name, &[&cache, flags].concat());
         // The device is much larger than what is in it.
         let mut disk = Vec::new();
@@ -473,6 +476,7 @@ fn privileged_block_an_image_is_mounted_as_any_source() {
         let mut blocks = disk.chunks(4096);
         let at = 4096 * blocks.position(|block| block == &content[..4096]).unwrap();
         assert!(disk[at..at + content.len()] == content[..], "{name}");
+        assert!(!mirror.seen().is_empty(), "{name}");
         lab.umount(&mountpoint);
     }
     // What is not for it is refused.

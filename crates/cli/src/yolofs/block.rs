@@ -25,6 +25,7 @@ use serde_json::Value;
 
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
+use crate::image_args::MirrorArgs;
 use crate::output::{FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
 
@@ -80,15 +81,18 @@ struct ImageArg {
     image: PathBuf,
     /// Fetch layers from their registry on demand, and keep what was fetched in this directory, which one
     /// process owns
-    #[arg(long, value_name = "DIR")]
+    #[arg(long = "cache", id = "image_cache", value_name = "DIR")]
     cache: Option<PathBuf>,
     /// Bytes that the cache may have
-    #[arg(long, value_name = "SIZE", default_value = "4G", requires = "cache")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "4G",
+        requires = "image_cache"
+    )]
     cache_limit: Size,
-    /// Ask this mirror of the registry (`http://HOST:PORT`, such as nicfetch) first, and the registry for what it does
-    /// not bring; can be repeated
-    #[arg(long, value_name = "URL", requires = "cache")]
-    mirror: Vec<String>,
+    #[command(flatten)]
+    mirror: MirrorArgs,
     #[command(flatten)]
     registry: RegistryArgs,
 }
@@ -144,7 +148,7 @@ impl ImageArg {
             return Ok(None);
         };
         let cache = self.open_cache(dir)?;
-        let (registry, mirrors) = (self.registry.clone(), self.mirror.clone());
+        let (registry, mirrors) = (self.registry.clone(), self.mirror.mirrors.clone());
         let config = move |reference: &Reference| {
             let config = registry.config(reference);
             let registry = config.map_err(|error| std::io::Error::other(format!("{error:#}")))?;

@@ -87,6 +87,7 @@ fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::R
         args.image.cache_limit,
         Prefetch::from(args.background),
         args.image.registry.spec()?,
+        &args.image.mirror,
     )?;
     let spec = DeviceSpec {
         name,
@@ -98,7 +99,6 @@ fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::R
         store: store.absolute(),
         options: ImageSpec {
             plan: !args.no_plan,
-            mirrors: args.image.mirror.clone(),
             ..options
         },
     };
