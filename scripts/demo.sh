@@ -18,7 +18,7 @@ scripts/images/stage.sh >"$log" 2>&1 &
 images=$!
 # What is shown takes two of the programs; the profile is the quick one.
 built=0
-cargo build --profile demo -p cli -p benches --bin yolofs --bin bootimg --bin demo || built=$?
+cargo build --profile demo --no-default-features -p cli -p benches --bin yolofs --bin bootimg --bin demo || built=$?
 wait "$images" || die "the images could not be made: $(cat "$log")"
 [ "$built" = 0 ] || die "it could not be built"
 demo=${CARGO_TARGET_DIR:-target}/demo/demo

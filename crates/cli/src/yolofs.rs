@@ -16,6 +16,7 @@ mod snapshotter_command;
 mod snapshotter_status;
 mod status;
 mod tier;
+#[cfg(feature = "top")]
 mod top;
 mod umount;
 mod upgrade;
@@ -51,6 +52,7 @@ enum YolofsCommand {
     Node(node::NodeArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
+    #[cfg(feature = "top")]
     Top(top::TopArgs),
     Tier(tier::TierArgs),
     Pin(pin::PinArgs),
@@ -86,6 +88,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Block(command) => block::run(command, store, &args.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, args.talk, &args.run_dir),
+        #[cfg(feature = "top")]
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
         YolofsCommand::Tier(command) => tier::run(command, store),
         YolofsCommand::Pin(command) => pin::run(command, &args.run_dir.run_dir),
