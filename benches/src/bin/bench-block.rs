@@ -43,7 +43,7 @@ struct Args {
 enum Part {
     /// Look-ups in the index, and opening a layer with a long one
     Index,
-    /// Random reads of the file export and of NBD
+    /// Random reads of the file export, of NBD, and of ublk devices if the kernel has them
     Reads,
     /// Starts over a line of 25 Mbit/s and 20 ms, and warm ones
     Starts,

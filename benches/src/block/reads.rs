@@ -34,7 +34,10 @@ enum Kind {
 const KINDS: [Kind; 4] = [Kind::Raw, Kind::Plain, Kind::Lz4, Kind::Zstd];
 const DEPTHS: [u32; 2] = [1, 32];
 
-/// Has all images take turns through the file export and through NBD.
+/// What a kernel has that makes ublk devices.
+const UBLK: &str = "/dev/ublk-control";
+
+/// Has all images take turns through the file export, through NBD and, where the kernel has them, as ublk devices.
 ///
 /// # Errors
 /// If a program is missing or fails.
@@ -44,7 +47,12 @@ pub fn measure(places: &Places, rounds: u32) -> anyhow::Result<(Vec<Series>, Vec
     let programs = Programs::new(&places.bin, home.path())?;
     let images = images(&programs, &places.images, home.path())?;
     let (mut series, mut aims) = (Vec::new(), Vec::new());
-    for how in ["file", "NBD"] {
+    let mut hows = vec!["file", "NBD"];
+    match Path::new(UBLK).exists() {
+        true => hows.push("ublk"),
+        false => eprintln!("ublk is left out: there is no {UBLK} (modprobe ublk_drv)"),
+    }
+    for how in hows {
         let found = through(how, &programs, &images, home.path(), rounds)?;
         for (at, depth) in DEPTHS.iter().enumerate() {
             let of = |kind: usize| &found[kind * DEPTHS.len() + at];
@@ -119,6 +127,10 @@ fn through(
                 export.arg("--mount").arg(&place);
                 places.push(place.join("disk"));
             }
+            "ublk" => {
+                export.arg("--ublk").arg(&place);
+                places.push(place);
+            }
             _ => {
                 export.arg("--nbd").arg(&place);
                 places.push(place);
@@ -134,7 +146,7 @@ fn through(
         for turn in shuffle.order(&turns) {
             let place = &places[turn / DEPTHS.len()];
             let target = match how {
-                "file" => Target::File(place),
+                "file" | "ublk" => Target::File(place),
                 _ => Target::Nbd(place),
             };
             let found = random_reads(target, DEPTHS[turn % DEPTHS.len()], BYTES)?;

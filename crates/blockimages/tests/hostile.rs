@@ -232,6 +232,7 @@ fn a_mirror_gets_no_login_whatever_it_answers() {
                 }),
                 ..RegistryConfig::default()
             },
+            logins: None,
             mirrors: vec![format!("http://{mirror}")],
         };
         let reference = format!("{registry}/app:1").parse().unwrap();
