@@ -46,3 +46,4 @@ wait "$engines" || die "today's engines could not be built: $(tail -5 .cache/eng
 # The tests come last: whoever reads the output finds at its end who failed, who is flaky, and the sum. All
 # crates at once, so that each is built once; unprivileged tests are those of `cargo test`, and among these.
 step cargo xtask test --json target/suite.json
+step scripts/conformance.sh # with what the tests have built
