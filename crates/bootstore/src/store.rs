@@ -4,7 +4,7 @@ mod scratch;
 
 use std::ffi::OsString;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -21,6 +21,9 @@ pub use scratch::Scratch;
 
 /// The default directory of boot images.
 pub const DEFAULT_STORE: &str = "/var/lib/yolofs/store";
+
+/// Where plans of block images are in a store.
+const BLOCK_PLANS: &str = "block-plans";
 
 /// The variable that names the store.
 pub const STORE_ENV: &str = "YOLOFS_STORE";
@@ -153,6 +156,27 @@ impl StoreSettings {
         let is_there = store.is_there().context("looking for the store")?;
         Ok(is_there.then_some(store))
     }
+}
+
+/// Returns the directory of a store that has the plans of starts of block images.
+#[must_use]
+pub fn block_plans(store: &Path) -> PathBuf {
+    store.join(BLOCK_PLANS)
+}
+
+/// Makes the directory for plans of block images if it is missing, and the store that it is in. A process that may only write to
+/// this directory has it made before.
+///
+/// # Errors
+/// If the store cannot be used.
+pub fn make_block_plans(store: &Path) -> anyhow::Result<()> {
+    let dir = block_plans(store);
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let store = StoreSettings::to_read(store.to_owned()).open()?;
+    store.make().context("making the store")?;
+    rawio::private::make_dir(&dir).with_context(|| format!("making {}", dir.display()))
 }
 
 /// Writes an image beside the store's own files, so that it is on the same disk, and adds it.

@@ -177,9 +177,14 @@ fn privileged_a_worker_of_block_images_has_its_files_only() {
     for dir in [intruder::LAYER, intruder::CACHE] {
         fs::create_dir(run_dir.join(dir)).unwrap();
     }
-    let [own, cached, elsewhere] = [
+    // Plans say what to fetch; boot images say what files have.
+    bootstore::store::make_block_plans(&run_dir.join(intruder::STORE)).unwrap();
+    let store = run_dir.join(intruder::STORE);
+    let [own, cached, plan, image, elsewhere] = [
         run_dir.join(intruder::LAYER).join("upper.data"),
         run_dir.join(intruder::CACHE).join("data"),
+        bootstore::store::block_plans(&store).join("plan"),
+        store.join("images/forged.bimg"),
         lab.path("elsewhere"),
     ];
     let docker = lab.path("docker.sock");
@@ -194,6 +199,8 @@ fn privileged_a_worker_of_block_images_has_its_files_only() {
         for (what, place, whose, said) in [
             ("write", &own, "", "done"),
             ("write", &cached, "", cache),
+            ("write", &plan, "", cache),
+            ("write", &image, "", DENIED),
             ("write", &elsewhere, "", DENIED),
             (
                 "write",

@@ -307,7 +307,7 @@ fn privileged_damaged_boot_images_cost_speed_and_no_more() {
     // Flip a byte in the middle of every file of the store that is large enough to hold data.
     let mut flipped = 0;
     for path in files_below(&lab.store()) {
-        let len = fs::metadata(&path).unwrap().len();
+        let len = path.symlink_metadata().unwrap().len();
         if len > 64 << 10 {
             let file = fs::OpenOptions::new()
                 .read(true)

@@ -8,7 +8,7 @@ mod lab;
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-use fixture::{Fixture, files_below};
+use fixture::{Fixture, content, files_below};
 use lab::{fails, json, ok};
 
 /// Everything that takes a store, reading or writing.
@@ -87,7 +87,7 @@ fn reading_changes_no_byte_and_no_time_of_a_store() {
         files
             .map(|path| {
                 let meta = path.symlink_metadata().unwrap();
-                (meta.modified().unwrap(), fs::read(&path).unwrap(), path)
+                (meta.modified().unwrap(), content(&path), path)
             })
             .collect()
     };

@@ -4,17 +4,14 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use blockimages::plan::{PlanShelf, StartPlan};
 use blockimages::{DeviceConfig, Trace, repository_of};
-use bootstore::store::StoreSettings;
+use bootstore::store::{block_plans, make_block_plans};
 use node_api::image::{ImageSpec, KeptPlan};
 use oci::registry::{Access, Repository};
 
 use crate::registry;
-
-/// The directory of plans in a store.
-const PLANS: &str = "block-plans";
 
 /// How long a registry may take to bring a plan: who starts without one loses a few seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Returns the plans of a store.
 #[must_use]
 pub fn shelf(store: &Path) -> PlanShelf {
-    PlanShelf::at(store.join(PLANS))
+    PlanShelf::at(block_plans(store))
 }
 
 /// Returns what a store knows of the start of an image; nothing if that cannot be found out.
@@ -61,16 +58,11 @@ pub(crate) fn keep(store: &Path, image: &Path, trace: &Trace) -> anyhow::Result<
         "nothing was read of layers that have a digest in {}",
         image.display()
     );
-    make(store)?;
+    make_block_plans(store)?;
     Ok(KeptPlan {
         file: shelf(store).keep(&plan)?,
         bytes: plan.bytes(),
     })
-}
-
-fn make(store: &Path) -> anyhow::Result<()> {
-    let store = StoreSettings::to_read(store.to_owned()).open()?;
-    store.make().context("making the store")
 }
 
 /// Takes the plan that refers to an image in its registry into the store, if there is one. Without it, the start
@@ -108,7 +100,7 @@ fn pull(store: &Path, image: &Path, spec: &ImageSpec) -> anyhow::Result<()> {
         PATIENCE.as_secs()
     );
     if let Some(plan) = pulled? {
-        make(store)?;
+        make_block_plans(store)?;
         shelf(store).keep_newer(&plan)?;
         log::info!(
             "took the plan of {} from its registry",

@@ -344,7 +344,7 @@ impl MountArgs {
         let how = (DeviceAccess::ReadOnly, devices::Opening::First);
         // What fetches its layers does so as long as the image is open.
         let kept = Mutex::new(None);
-        let needs = ImageNeeds::of(&image, &spec, false);
+        let needs = ImageNeeds::of(&image, &spec, &store, false);
         let open = Arc::new(move || {
             let opened = images.open(&image, &spec, &store, how)?;
             let device = Arc::clone(&opened.device);

@@ -65,6 +65,7 @@ const ALL: [As; 8] = [
 /// Below the run directory: the writable layer of an image, and the cache of images.
 pub(crate) const LAYER: &str = "layer";
 pub(crate) const CACHE: &str = "cache";
+pub(crate) const STORE: &str = "store";
 
 /// Has a deed done, and returns how that ended.
 pub(crate) fn does(lab: &Lab, who: As, what: &str, place: &Path, whose: &str) -> String {
@@ -144,7 +145,13 @@ fn confine(who: As, run_dir: &Path) {
         _ => return confined(who).apply().unwrap(),
     };
     let layers = vec![run_dir.join(LAYER)];
-    image_worker(Some(&ImageNeeds { layers, cache })).unwrap();
+    let store = cache.as_ref().map(|_| run_dir.join(STORE));
+    image_worker(Some(&ImageNeeds {
+        layers,
+        cache,
+        store,
+    }))
+    .unwrap();
 }
 
 /// As crates/mounting/src/confinement.rs confines workers.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use blockimages::{CONFIG_NAME, DeviceConfig};
+use bootstore::store::{block_plans, make_block_plans};
 use confine::{Capability, Files, Ports, Programs, Reads, Sockets};
 use node_api::image::ImageSpec;
 use serde::{Deserialize, Serialize};
@@ -25,12 +26,16 @@ pub struct ImageNeeds {
     pub layers: Vec<PathBuf>,
     /// The cache. Without one, nothing is fetched.
     pub cache: Option<PathBuf>,
+    /// The store of boot images, of which only the directory of plans is written to.
+    #[serde(default)]
+    pub store: Option<PathBuf>,
 }
 
 impl ImageNeeds {
-    /// Returns the needs of one image, or raw disk; `is_writable` is whether clients may write to a raw disk.
+    /// Returns the needs of one image, or raw disk; `is_writable` is whether clients may write to a raw disk. Plans are kept
+    /// in `store`.
     #[must_use]
-    pub fn of(image: &Path, spec: &ImageSpec, is_writable: bool) -> Self {
+    pub fn of(image: &Path, spec: &ImageSpec, store: &Path, is_writable: bool) -> Self {
         let is_image = image.is_dir() || image.file_name().is_some_and(|name| name == CONFIG_NAME);
         let layers = match DeviceConfig::read(image).ok().filter(|_| is_image) {
             Some((config, path)) => config.written_places(path.parent().unwrap_or(Path::new("/"))),
@@ -38,14 +43,20 @@ impl ImageNeeds {
             // What cannot be read is refused by who opens it.
             None => Vec::new(),
         };
+        let cache = spec.cache.clone().filter(|_| is_image);
+        let keeps_plans = cache.is_some() && spec.plan;
         Self {
             layers,
-            cache: spec.cache.clone().filter(|_| is_image),
+            cache,
+            store: keeps_plans.then(|| store.to_owned()),
         }
     }
 
     fn writes(&self) -> Vec<PathBuf> {
-        self.layers.iter().chain(&self.cache).cloned().collect()
+        let plans = self.store.as_deref().map(block_plans);
+        let plans = plans.filter(|dir| dir.is_dir());
+        let known = self.layers.iter().chain(&self.cache).cloned();
+        known.chain(plans).collect()
     }
 
     fn files(&self, more: Vec<PathBuf>) -> Files {
@@ -68,8 +79,14 @@ impl ImageNeeds {
         }
     }
 
-    /// Makes the cache, which a confined process cannot.
-    fn make_cache(&self) -> anyhow::Result<()> {
+    /// Makes the directories that it writes to, which a confined process cannot.
+    fn make_dirs(&self) -> anyhow::Result<()> {
+        if let Some(store) = &self.store
+            && let Err(error) = make_block_plans(store)
+        {
+            // Images are served without plans, too; who asks for one to be kept is told.
+            log::warn!("plans of block images cannot be kept: {error:#}");
+        }
         let Some(dir) = &self.cache else {
             return Ok(());
         };
@@ -94,7 +111,7 @@ pub fn image_worker(needs: Option<&ImageNeeds>) -> anyhow::Result<()> {
             .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
             .context(CONFINING);
     };
-    needs.make_cache()?;
+    needs.make_dirs()?;
     confine::capabilities::keep_only(&IMAGES)
         .and_then(|()| needs.files(Vec::new()).confine())
         .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
@@ -112,7 +129,7 @@ pub fn image_daemon(run_dir: &Path, needs: Option<&ImageNeeds>) -> anyhow::Resul
         return Ok(());
     }
     let needs = needs.context("an image that is served without saying what that takes")?;
-    needs.make_cache()?;
+    needs.make_dirs()?;
     let keep = [&SERVING[..], &[Capability::CAP_DAC_OVERRIDE]].concat();
     let own = vec![run_dir.to_owned(), FUSE.into(), READAHEAD.into()];
     confine::capabilities::keep_only(&keep)

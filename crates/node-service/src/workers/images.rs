@@ -36,9 +36,12 @@ impl<'a> Served<'a> {
             Self::Mount(spec) => {
                 let image = ImageSpec::of_source(&spec.source)?;
                 let options = spec.image.clone().unwrap_or_default();
-                Some(ImageNeeds::of(image, &options, false))
+                Some(ImageNeeds::of(image, &options, &spec.store, false))
             }
-            Self::Device(spec) => Some(ImageNeeds::of(&spec.image, &spec.options, spec.writable)),
+            Self::Device(spec) => {
+                let (image, options) = (&spec.image, &spec.options);
+                Some(ImageNeeds::of(image, options, &spec.store, spec.writable))
+            }
         }
     }
 }
@@ -142,6 +145,7 @@ mod tests {
         let needs = |layers| ImageNeeds {
             layers,
             cache: Some(cache.clone()),
+            store: None,
         };
         for (layers, anywhere) in [(Vec::new(), false), (everywhere(), true)] {
             let (name, value) = variable(&needs(layers)).unwrap();
