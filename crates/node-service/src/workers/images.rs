@@ -134,6 +134,9 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::process::Stdio;
+
     use super::*;
 
     #[test]
@@ -149,10 +152,16 @@ mod tests {
         };
         for (layers, anywhere) in [(Vec::new(), false), (everywhere(), true)] {
             let (name, value) = variable(&needs(layers)).unwrap();
-            let mut other = std::process::Command::new("sleep");
-            let mut other = other.arg("60").env(name, value).spawn().unwrap();
+            let mut other = std::process::Command::new("cat");
+            let other = other.env(name, value).stdin(Stdio::piped());
+            let mut other = other.stdout(Stdio::piped()).spawn().unwrap();
+            // When it answers, the kernel has its variables.
+            let (mut ask, mut answer) = (other.stdin.take().unwrap(), other.stdout.take().unwrap());
+            ask.write_all(b"?").unwrap();
+            answer.read_exact(&mut [0]).unwrap();
             assert_eq!(may_write_anywhere(other.id()), anywhere);
-            other.kill().and_then(|()| other.wait()).unwrap();
+            drop(ask);
+            other.wait().unwrap();
         }
     }
 }
