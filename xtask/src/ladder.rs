@@ -72,8 +72,8 @@ const LADDER: &[Rung] = &[
             "testkit",
         ],
     ),
-    rung("blockexport", &["blocks", "rawio"]),
-    rung("sandbox", &["confine", "rawio"]),
+    rung("blockexport", &["blocks", "rawio", "testkit"]),
+    rung("sandbox", &["confine", "rawio", "testkit"]),
     rung(
         "blockimages",
         &[

@@ -13,91 +13,22 @@ mod clients {
 }
 mod conformance;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
+
+use testkit::guest::Guest;
 
 /// How many tests there are in `inside`, so that none is left out unseen.
 const INSIDE: usize = 8;
 
-/// How long the guest may take, in seconds: it is emulated.
-const PATIENCE_SECONDS: &str = "420";
-
 #[test]
 fn devices_do_in_a_guest_what_exports_promise() {
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("root");
-    fs::create_dir(&root).unwrap();
-    ok(unpack("root.tar", &root));
-    ok(unpack("kernel.tar", dir.path()).args(["vmlinuz", "initrd.img"]));
-    ok(unpack("kernel.tar", &root).args(["--strip-components=1", "modules/ublk_drv.ko"]));
-    let tests = std::env::current_exe().unwrap();
-    // Without what debuggers read, which is nine tenths of it.
-    ok(Command::new("strip").args([Path::new("-o"), &root.join("tests"), &tests]));
+    let guest = Guest::new(include_str!("guest/init"));
+    guest.add_module("ublk_drv.ko");
     let busybox = Command::new("which").arg("busybox").output().unwrap();
     let busybox = String::from_utf8(busybox.stdout).unwrap();
-    fs::copy(busybox.trim(), root.join("busybox")).unwrap();
-    fs::write(root.join("init"), include_str!("guest/init")).unwrap();
-    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755)).unwrap();
-    let disk = dir.path().join("disk.raw");
-    let mkfs = "-q -F -b 4096 -m 0 -O ^has_journal -d";
-    ok(Command::new("mkfs.ext4")
-        .args(mkfs.split_whitespace())
-        .args([&root, &disk])
-        .arg("400M"));
-    let said = boot(dir.path());
-    let result = format!("test result: ok. {INSIDE} passed; 0 failed");
-    assert!(said.contains(&result), "{said}");
-}
-
-/// Boots the guest, and returns what it says until it turns itself off.
-fn boot(dir: &Path) -> String {
-    // `cmpxchg16b` of QEMU 7.2 may leave wrong flags, which kills one boot of Linux 6.12 in four.
-    let fixed = "-nodefaults -no-user-config -accel tcg,thread=multi -cpu qemu64,+rdrand,-cx16 -machine q35 \
-                 -display none -no-reboot -serial stdio -monitor none -m 1024";
-    let words =
-        "init=/init console=ttyS0 loglevel=4 nowatchdog no_timer_check panic=-1 mitigations=off";
-    let disk = dir.join("disk.raw");
-    let disk = format!(
-        "if=none,id=disk,format=raw,snapshot=on,file={}",
-        disk.display()
-    );
-    let output = Command::new("timeout")
-        .args(["--kill-after=5", PATIENCE_SECONDS, "qemu-system-x86_64"])
-        .args(fixed.split_whitespace())
-        .arg("-kernel")
-        .arg(dir.join("vmlinuz"))
-        .arg("-initrd")
-        .arg(dir.join("initrd.img"))
-        .args(["-append", words, "-drive", &disk])
-        .args(["-device", "virtio-blk-pci,drive=disk"])
-        .output()
-        .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&said).into_owned()
-}
-
-fn unpack(name: &str, to: &Path) -> Command {
-    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/images");
-    let images = std::env::var_os("YOLOFS_IMAGES").map_or_else(here, PathBuf::from);
-    let archive = images.join(name);
-    let script = name.replace(".tar", ".sh");
-    assert!(
-        archive.exists(),
-        "{} is missing: run scripts/images/{script}",
-        archive.display()
-    );
-    let mut tar = Command::new("tar");
-    tar.arg("-xf").arg(archive).arg("-C").arg(to);
-    tar
-}
-
-fn ok(mut command: impl std::borrow::BorrowMut<Command>) {
-    let command = command.borrow_mut();
-    let output = command.output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {error}");
+    guest.add_program("busybox", Path::new(busybox.trim()));
+    guest.must_pass(INSIDE);
 }
 
 /// What the guest runs.
@@ -120,7 +51,7 @@ mod inside {
     use crate::clients::held::{Held, SIZE};
     use crate::clients::ublk::{Direct, UblkRig};
     use crate::conformance::{self, Rig as _};
-    use crate::ok;
+    use testkit::guest::ok;
 
     /// Names the directory for a server that is to be a process of its own.
     const SERVE: &str = "BLOCKEXPORT_TEST_SERVE";

@@ -7,102 +7,19 @@
 mod rig;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
+
+use testkit::guest::Guest;
 
 /// How many tests there are in `inside`, so that none is left out unseen.
 const INSIDE: usize = 6;
 
-/// How long the guest may take, in seconds: it is emulated.
-const PATIENCE_SECONDS: &str = "420";
-
 #[test]
 fn limits_hold_in_control_groups_of_version_2() {
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("root");
-    fs::create_dir(&root).unwrap();
-    ok(unpack("root.tar", &root));
-    ok(unpack("kernel.tar", dir.path()).args(["vmlinuz", "initrd.img"]));
-    let holder = Path::new(env!("CARGO_BIN_EXE_sandbox-holder"));
-    for (program, name) in [
-        (std::env::current_exe().unwrap().as_path(), "tests"),
-        (holder, "holder"),
-    ] {
-        // Without what debuggers read, which is nine tenths of it.
-        ok(Command::new("strip").args([Path::new("-o"), &root.join(name), program]));
-    }
-    fs::create_dir(root.join("work")).unwrap();
-    fs::write(root.join("init"), include_str!("guest/init")).unwrap();
-    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755)).unwrap();
-    let disk = dir.path().join("disk.raw");
-    let mkfs = [
-        "-q",
-        "-F",
-        "-b",
-        "4096",
-        "-m",
-        "0",
-        "-O",
-        "^has_journal",
-        "-d",
-    ];
-    ok(Command::new("mkfs.ext4")
-        .args(mkfs)
-        .args([&root, &disk])
-        .arg("400M"));
-    let said = boot(dir.path());
-    let result = format!("test result: ok. {INSIDE} passed; 0 failed");
-    assert!(said.contains(&result), "{said}");
-}
-
-/// Boots the guest, and returns what it says until it turns itself off.
-fn boot(dir: &Path) -> String {
-    // `cmpxchg16b` of QEMU 7.2 may leave wrong flags, which kills one boot of Linux 6.12 in four. And one processor: where
-    // there are two, one may execute a half of what the other patches when the first group limits CPU time.
-    let fixed = "-nodefaults -no-user-config -accel tcg,thread=multi -cpu qemu64,+rdrand,-cx16 -machine q35 \
-                 -display none -no-reboot -serial stdio -monitor none -m 1024";
-    let words =
-        "init=/init console=ttyS0 loglevel=1 nowatchdog no_timer_check panic=-1 mitigations=off";
-    let disk = format!(
-        "if=none,id=disk,format=raw,snapshot=on,file={}",
-        dir.join("disk.raw").display()
-    );
-    let output = Command::new("timeout")
-        .args(["--kill-after=5", PATIENCE_SECONDS, "qemu-system-x86_64"])
-        .args(fixed.split_whitespace())
-        .arg("-kernel")
-        .arg(dir.join("vmlinuz"))
-        .arg("-initrd")
-        .arg(dir.join("initrd.img"))
-        .args(["-append", words, "-drive", &disk])
-        .args(["-device", "virtio-blk-pci,drive=disk"])
-        .output()
-        .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&said).into_owned()
-}
-
-fn unpack(name: &str, to: &Path) -> Command {
-    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/images");
-    let images = std::env::var_os("YOLOFS_IMAGES").map_or_else(here, PathBuf::from);
-    let archive = images.join(name);
-    let script = name.replace(".tar", ".sh");
-    assert!(
-        archive.exists(),
-        "{} is missing: run scripts/images/{script}",
-        archive.display()
-    );
-    let mut tar = Command::new("tar");
-    tar.arg("-xf").arg(archive).arg("-C").arg(to);
-    tar
-}
-
-fn ok(mut command: impl std::borrow::BorrowMut<Command>) {
-    let command = command.borrow_mut();
-    let output = command.output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {error}");
+    let guest = Guest::new(include_str!("guest/init"));
+    guest.add_program("holder", Path::new(env!("CARGO_BIN_EXE_sandbox-holder")));
+    fs::create_dir(guest.root().join("work")).unwrap();
+    guest.must_pass(INSIDE);
 }
 
 /// What the guest runs.

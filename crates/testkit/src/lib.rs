@@ -1,5 +1,5 @@
-//! What tests of several crates share: registries, images, servers that answer what a test says, and a network that
-//! looks like the open one. Tests only: what fails here panics.
+//! What tests of several crates share: registries, images, servers that answer what a test says, a network that
+//! looks like the open one, and a guest with another kernel. Tests only: what fails here panics.
 //!
 //! ```
 //! use testkit::layouts::{LayoutDir, layer, named};
@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub mod guest;
 pub mod layouts;
 pub mod outside;
 pub mod range_server;
