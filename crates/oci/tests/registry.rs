@@ -168,6 +168,7 @@ fn what_is_not_there_is_a_miss() {
         None
     );
     assert!(!repository.has_blob(digest, &mut go).unwrap());
+    assert_eq!(repository.blob_size(digest, &mut go).unwrap(), None);
 }
 
 #[test]
@@ -192,6 +193,8 @@ fn blobs_of_any_length_go_up_and_come_back() {
                 .unwrap();
             assert!(most < blob.len().max(1) as u64);
             assert!(repository.has_blob(digest, &mut go).unwrap());
+            let size = repository.blob_size(digest, &mut go).unwrap();
+            assert_eq!(size, Some(blob.len() as u64), "{kind:?}");
             let to = dir.path().join(digest.hex());
             let pulled = repository
                 .pull_blob(&descriptor("", &blob), &to, &mut go)

@@ -25,16 +25,7 @@ impl Repository {
     /// # Errors
     /// If the registry's response is not valid.
     pub fn has_blob(&self, digest: Digest, watch: Watch<'_>) -> Result<bool, RegistryError> {
-        let doing = "looking for a blob";
-        let url = format!("{}/blobs/{digest}", self.base);
-        let answer = self
-            .http
-            .send(&Request::new(doing, Method::HEAD, url), &mut *watch)?;
-        match answer.status() {
-            StatusCode::NOT_FOUND => Ok(false),
-            status if status.is_success() => Ok(true),
-            _ => Err(self.http.refusal(doing, answer, watch)),
-        }
+        Ok(self.find_blob(digest, watch)?.is_some())
     }
 
     /// Returns the length of a blob; `None` if the repository does not have it, or does not say.
@@ -46,6 +37,20 @@ impl Repository {
         digest: Digest,
         watch: Watch<'_>,
     ) -> Result<Option<u64>, RegistryError> {
+        let answer = self.find_blob(digest, watch)?;
+        let length = answer.as_ref().and_then(|answer| {
+            let length = answer.headers().get(CONTENT_LENGTH)?;
+            length.to_str().ok()?.parse().ok()
+        });
+        Ok(length)
+    }
+
+    /// Asks for a blob without its bytes; `None` if the repository does not have it.
+    fn find_blob(
+        &self,
+        digest: Digest,
+        watch: Watch<'_>,
+    ) -> Result<Option<Response>, RegistryError> {
         let doing = "looking for a blob";
         let url = format!("{}/blobs/{digest}", self.base);
         let answer = self
@@ -53,11 +58,7 @@ impl Repository {
             .send(&Request::new(doing, Method::HEAD, url), &mut *watch)?;
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(None),
-            status if status.is_success() => {
-                let length = answer.headers().get(CONTENT_LENGTH);
-                let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-                Ok(length)
-            }
+            status if status.is_success() => Ok(Some(answer)),
             _ => Err(self.http.refusal(doing, answer, watch)),
         }
     }
