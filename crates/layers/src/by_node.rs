@@ -35,6 +35,7 @@ use node_api::client::{CallError, NodeClient};
 use node_api::mount_state::MountState;
 use node_api::serve_mode::ServeMode;
 use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
 use node_api::view::MountView;
 use yolofs::Privileges;
 use yolofs::XattrAnswers;
@@ -88,8 +89,8 @@ impl NodeServer {
         })
     }
 
-    /// Returns the mount of ours that the node has at a place. One whose worker was just replaced
-    /// is waited for, a little: then it can be told what it is served from.
+    /// Returns the mount of ours that the node has at a place. One whose worker was just replaced, or has not answered the
+    /// node yet, is waited for, a little: then it can be told what it is served from.
     fn standing(&self, target: &Path) -> anyhow::Result<Option<MountView>> {
         if !is_covered(target) {
             return Ok(None);
@@ -103,18 +104,11 @@ impl NodeServer {
                 Err(error) if is_unknown(&error) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            match view.status.state {
-                MountState::Serving => return Ok(Some(view)),
-                MountState::Starting | MountState::Restarting => {
-                    if !self.node.may_wait(deadline) {
-                        bail!("its worker is still being replaced");
-                    }
-                }
-                MountState::Leaving
-                | MountState::Failed
-                | MountState::Dead
-                | MountState::NotAnswering
-                | MountState::Unknown => return Ok(None),
+            match Told::of(&view.status) {
+                Told::Now => return Ok(Some(view)),
+                Told::Later if self.node.may_wait(deadline) => {}
+                Told::Later => bail!("its worker is still being replaced, or does not answer"),
+                Told::Never => return Ok(None),
             }
         }
     }
@@ -379,6 +373,31 @@ impl LayerServer for NodeServer {
     }
 }
 
+/// Whether the node tells what a mount is served from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Now,
+    /// It is served, or will be, by a worker that the node has not heard from.
+    Later,
+    /// Nobody serves it.
+    Never,
+}
+
+impl Told {
+    fn of(status: &MountStatus) -> Self {
+        match status.state {
+            // Counters are the worker's own: without them, nothing else is known either.
+            MountState::Serving if status.served.is_some() => Self::Now,
+            MountState::Serving | MountState::Starting | MountState::Restarting => Self::Later,
+            MountState::Leaving
+            | MountState::Failed
+            | MountState::Dead
+            | MountState::NotAnswering
+            | MountState::Unknown => Self::Never,
+        }
+    }
+}
+
 /// Whether a mount is served from this boot image.
 fn is_from(mount: &MountView, image: &ImageId) -> bool {
     let boot = mount.status.boot.as_ref();
@@ -387,4 +406,22 @@ fn is_from(mount: &MountView, image: &ImageId) -> bool {
 
 fn is_unknown(error: &CallError) -> bool {
     matches!(error, CallError::Refused { status, .. } if *status == NOT_FOUND)
+}
+
+#[cfg(test)]
+mod tests {
+    use node_api::memory::busy_mount;
+
+    use super::*;
+
+    #[test]
+    fn a_mount_whose_worker_has_not_answered_is_not_taken_for_another() {
+        let mut status = busy_mount("/layer").status;
+        assert_eq!(Told::of(&status), Told::Now);
+        // What a node that was started again tells until its worker answers.
+        (status.boot, status.served) = (None, None);
+        assert_eq!(Told::of(&status), Told::Later);
+        status.state = MountState::Failed;
+        assert_eq!(Told::of(&status), Told::Never);
+    }
 }
