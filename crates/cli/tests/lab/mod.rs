@@ -130,8 +130,25 @@ impl Lab {
     }
 }
 
+impl Lab {
+    /// Shows what daemons in the background have said.
+    fn show_logs(&self) {
+        let Ok(entries) = fs::read_dir(self.run_dir()) else {
+            return;
+        };
+        let logs = entries.flatten().map(|entry| entry.path());
+        for log in logs.filter(|path| path.extension().is_some_and(|end| end == "log")) {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            eprintln!("{} says:\n{said}", log.display());
+        }
+    }
+}
+
 impl Drop for Lab {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.show_logs();
+        }
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let mine = self
             .dir
