@@ -128,9 +128,22 @@ impl Stage {
         field.context("a stat line of another kernel")
     }
 
+    /// Has the kernel read ahead by so many KiB. A loop device takes over what the disk below it asks for, often some MiB.
+    ///
+    /// # Errors
+    /// If sysfs refuses.
+    pub fn set_read_ahead(&self, kib: u32) -> anyhow::Result<()> {
+        let path = self.sysfs_path("queue/read_ahead_kb");
+        fs::write(&path, kib.to_string()).with_context(|| format!("writing {kib} to {path}"))
+    }
+
     fn sysfs(&self, file: &str) -> anyhow::Result<String> {
-        let path = format!("/sys/block/{}/{file}", self.device);
+        let path = self.sysfs_path(file);
         fs::read_to_string(&path).with_context(|| format!("reading {path}"))
+    }
+
+    fn sysfs_path(&self, file: &str) -> String {
+        format!("/sys/block/{}/{file}", self.device)
     }
 }
 

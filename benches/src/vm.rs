@@ -2,6 +2,7 @@
 //! sshd. The guest says on its serial console when sshd answers.
 
 pub(crate) mod qmp;
+pub mod small_pages;
 
 use std::ffi::OsString;
 use std::io::Read as _;

@@ -25,7 +25,7 @@ use crate::programs::{DEADLINE, Programs, record};
 use crate::stage::{Access, Stage};
 use crate::throttle::Throttle;
 use crate::vm::qmp::Qmp;
-use crate::vm::{connect, socket, wait_for_line};
+use crate::vm::{connect, small_pages, socket, wait_for_line};
 
 /// What the guest is told, and what it says when it has read its files again, which are in its memory.
 const QUESTION: &[u8] = b"again\n";
@@ -36,21 +36,34 @@ const MEMORY_MIB: u64 = 512;
 /// QEMU maps a file that it may not write, copy on write, since 8.2.
 const QEMU_SINCE: (u32, u32) = (8, 2);
 
-/// What a file with the memory of a machine has where the guest has never written.
+/// As which monitor of machines QEMU saves memory to a file, and maps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Memory {
-    /// Holes, as QEMU leaves them.
-    Sparse,
-    /// Zeros, as Firecracker writes them.
-    Whole,
+pub enum Monitor {
+    /// With holes where the guest has never written, and in huge pages.
+    Qemu,
+    /// With zeros instead of holes, and in pages of 4 KiB.
+    Firecracker,
 }
 
-impl Memory {
+impl Monitor {
     const fn as_str(self) -> &'static str {
         match self {
-            Self::Sparse => "sparse",
-            Self::Whole => "whole",
+            Self::Qemu => "qemu",
+            Self::Firecracker => "firecracker",
+        }
+    }
+
+    /// What starts QEMU with its memory mapped as by this monitor.
+    fn launch(self, qemu: &Path) -> anyhow::Result<Command> {
+        match self {
+            Self::Qemu => Ok(Command::new(qemu)),
+            Self::Firecracker => {
+                let itself = std::env::current_exe().context("finding this program")?;
+                let mut command = Command::new(itself);
+                command.arg(small_pages::WORD).arg(qemu);
+                Ok(command)
+            }
         }
     }
 }
@@ -58,8 +71,8 @@ impl Memory {
 /// What was measured of a restore.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Restored {
-    /// Of which file.
-    pub memory: Memory,
+    /// As which monitor.
+    pub monitor: Monitor,
     /// From where.
     pub mode: Mode,
     /// Milliseconds from the start of QEMU to the guest's answer.
@@ -89,12 +102,17 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Boots a machine, saves it to a disk, and records a restore of each kind of file. The bench itself is what restores:
-    /// with `restore`, it is called with the QEMU, the guest's directory and the one of the snapshot.
+    /// Boots a machine, saves it to a disk of this readahead in KiB as each monitor does, and records a restore of each. The bench itself is what
+    /// restores: with `restore`, it is called with the monitor, the QEMU, the guest's directory and the one of the snapshot.
     ///
     /// # Errors
     /// If an image, a program or a right is missing, or QEMU is too old.
-    pub fn take(places: &Places, qemu: &Path, restore: &str) -> anyhow::Result<Self> {
+    pub fn take(
+        places: &Places,
+        qemu: &Path,
+        restore: &str,
+        read_ahead: u32,
+    ) -> anyhow::Result<Self> {
         check(qemu)?;
         let beside = places.images.parent().unwrap_or(&places.images);
         let home = tempfile::Builder::new()
@@ -111,23 +129,26 @@ impl Snapshots {
             guest: LightGuest::unpack(&places.images, &dir("light")?)?,
         };
         let stage = make_stage(&home.path().join("stage.ext4"), &dir("stage")?)?;
+        stage.set_read_ahead(read_ahead)?;
         let saved = dir("saved")?;
         host.save(&saved)?;
         dir("mount")?;
         let programs = Programs::new(&places.bin, home.path())?;
         let itself = std::env::current_exe().context("finding this program")?;
-        for memory in Memory::value_variants() {
-            let at = stage.path().join(memory.as_str());
-            copy(&saved, &at, *memory)?;
+        for monitor in Monitor::value_variants() {
+            let at = stage.path().join(monitor.as_str());
+            copy(&saved, &at, *monitor)?;
             let words = [
                 itself.display().to_string(),
                 restore.to_owned(),
+                monitor.as_str().to_owned(),
                 host.qemu.display().to_string(),
                 host.guest.dir().display().to_string(),
             ];
             let words: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
             let script = format!("exec {} \"$YOLOFS_MNT\"", words.join(" "));
-            let flags = ["--no-chroot", "--name", memory.as_str()];
+            // A restored machine touches other pages each time.
+            let flags = ["--no-chroot", "--runs", "3", "--name", monitor.as_str()];
             record(programs.bootimg(), &flags, &at, &["sh", "-c", &script])
                 .context("recording a restore")?;
         }
@@ -144,12 +165,12 @@ impl Snapshots {
     ///
     /// # Errors
     /// If anything on the way fails.
-    pub fn sample(&self, memory: Memory, mode: Mode, iops: u32) -> anyhow::Result<Restored> {
+    pub fn sample(&self, monitor: Monitor, mode: Mode, iops: u32) -> anyhow::Result<Restored> {
         let throttle = Throttle::new(&self.stage.device_number()?, iops)?;
         caches::drop_all(&self.files)?;
         // What of the host is read is the same for all.
         self.host.warm_up()?;
-        let source = self.stage.path().join(memory.as_str());
+        let source = self.stage.path().join(monitor.as_str());
         let mount = match mode {
             Mode::Yolofs | Mode::Pinned => {
                 let at = self.home.path().join("mount");
@@ -162,7 +183,7 @@ impl Snapshots {
             }
             Mode::Native => None,
             Mode::Warm => {
-                self.host.restore(&source)?;
+                self.host.restore(monitor, &source)?;
                 None
             }
         };
@@ -172,11 +193,11 @@ impl Snapshots {
         let stay = throttle.stay()?;
         let before = self.stage.reads()?;
         let dir = mount.as_ref().map_or(source, |at| at.path().to_owned());
-        let took = self.host.restore(&dir)?;
+        let took = self.host.restore(monitor, &dir)?;
         let reads = self.stage.reads()?.since(before);
         drop((stay, mount));
         Ok(Restored {
-            memory,
+            monitor,
             mode,
             answer_ms: milliseconds(took),
             disk_reads: reads.requests,
@@ -189,12 +210,17 @@ impl Snapshots {
 ///
 /// # Errors
 /// If QEMU fails, or the guest does not answer.
-pub fn restore(qemu: &Path, guest: &Path, dir: &Path) -> anyhow::Result<Duration> {
+pub fn restore(
+    monitor: Monitor,
+    qemu: &Path,
+    guest: &Path,
+    dir: &Path,
+) -> anyhow::Result<Duration> {
     let host = Host {
         qemu: qemu.to_owned(),
         guest: LightGuest::unpacked(guest),
     };
-    host.restore(dir)
+    host.restore(monitor, dir)
 }
 
 impl Host {
@@ -212,13 +238,13 @@ impl Host {
     /// Starts QEMU with its memory in a file, and its sockets in `scratch`.
     fn start(
         &self,
+        mut command: Command,
         memory: &str,
         scratch: &Path,
         incoming: &[&str],
     ) -> anyhow::Result<(Guard, UnixStream, Qmp)> {
         let (serial, control) = (scratch.join("serial"), scratch.join("qmp"));
         let disk = self.guest.disk().display().to_string();
-        let mut command = Command::new(&self.qemu);
         command
             .args(["-machine", "q35,memory-backend=memory", "-m"])
             .arg(MEMORY_MIB.to_string())
@@ -249,7 +275,8 @@ impl Host {
         let scratch = tempfile::tempdir().context("making a directory")?;
         let file = dir.join("vm.mem");
         let memory = format!("{},share=on", backend(&file));
-        let (mut qemu, console, mut control) = self.start(&memory, scratch.path(), &[])?;
+        let (mut qemu, console, mut control) =
+            self.start(Command::new(&self.qemu), &memory, scratch.path(), &[])?;
         let deadline = Instant::now() + RESTORE_DEADLINE;
         wait_for_line(console, READY, &mut qemu, deadline)?;
         control.execute("stop", &json!({}))?;
@@ -264,14 +291,16 @@ impl Host {
     }
 
     /// Restores the machine of `dir`, asks it something, and returns how long the answer took from the start of QEMU.
-    fn restore(&self, dir: &Path) -> anyhow::Result<Duration> {
+    fn restore(&self, monitor: Monitor, dir: &Path) -> anyhow::Result<Duration> {
         let scratch = tempfile::tempdir().context("making a directory")?;
         let started = Instant::now();
         let memory = backend(&dir.join("vm.mem"));
         // Copy on write, of a file that cannot be written.
         let memory = format!("{memory},share=off,readonly=on,rom=off");
         let incoming = ["-incoming", "defer"];
-        let (mut qemu, console, mut control) = self.start(&memory, scratch.path(), &incoming)?;
+        let qemu = monitor.launch(&self.qemu)?;
+        let (mut qemu, console, mut control) =
+            self.start(qemu, &memory, scratch.path(), &incoming)?;
         let state = dir.join("vm.state");
         let from = json!({ "uri": format!("exec:cat '{}'", state.display()) });
         control.execute("migrate-incoming", &from)?;
@@ -328,11 +357,11 @@ fn make_stage(image: &Path, at: &Path) -> anyhow::Result<Stage> {
 }
 
 /// Copies a snapshot to a directory of its own.
-fn copy(saved: &Path, to: &Path, memory: Memory) -> anyhow::Result<()> {
+fn copy(saved: &Path, to: &Path, monitor: Monitor) -> anyhow::Result<()> {
     fs::create_dir(to).with_context(|| format!("making {}", to.display()))?;
-    let sparse = match memory {
-        Memory::Sparse => "--sparse=always",
-        Memory::Whole => "--sparse=never",
+    let sparse = match monitor {
+        Monitor::Qemu => "--sparse=always",
+        Monitor::Firecracker => "--sparse=never",
     };
     let mut cp = Command::new("cp");
     cp.args([sparse, "--reflink=never"])
