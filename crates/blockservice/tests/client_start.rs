@@ -4,31 +4,24 @@
 
 mod rig;
 
-use std::io;
-use std::net::Shutdown;
 use std::num::NonZeroU64;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
-use std::thread::{scope, spawn};
+use std::sync::Arc;
+use std::thread::scope;
 use std::time::Duration;
 
 use blocks::{
     BlockCache as _, BlockIndex, BlockRange, BlockSource as _, ContentId, Extent, FileId, Lookup,
     ReplayPlan, SourceId,
 };
-use blockservice::client::{
-    Ask, Client, ClientConfig, NicSource, Patience, Planned, Remote, Started, Wanted,
-};
+use blockservice::client::{Ask, Client, NicSource, Planned, Remote, Started, Wanted};
 use blockservice::identity::Access;
 use blockservice::service::Limits;
-use blockservice::wire::{Direction, Frame, HEAD_BYTES, Head, Message, PROTOCOLS, Priority, Seal};
+use blockservice::wire::Priority;
 use bootimg::{SourceInfo, Variant, WriteRequest, unwatched, write_image};
 use chunks::ChunkStore as _;
 use chunks::testing::MemStore;
+use rig::line::Line;
 use rig::{Rig, SIZES, Sample, connected, content, until};
-use serving::transport::Address;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -220,132 +213,6 @@ fn what_a_stream_brings_too_late_is_promoted_where_the_service_knows_that() {
         replay(&Arc::new(source), &started.plan.unwrap().plan);
         // Both ends of two connections: none was lost and made again.
         assert_eq!(line.streams.lock().unwrap().len(), 4);
-    }
-}
-
-/// A line to the service that may be silent, and may be cut.
-struct Line {
-    socket: PathBuf,
-    silent: Arc<AtomicBool>,
-    streams: Arc<Mutex<Vec<UnixStream>>>,
-    is_cut: Arc<AtomicBool>,
-}
-
-impl Line {
-    fn start(rig: &Rig) -> Self {
-        Self::to(rig, *PROTOCOLS.end())
-    }
-
-    /// Has the service look like one that speaks no later version of the protocol than `highest`.
-    fn to(rig: &Rig, highest: u16) -> Self {
-        let line = Self {
-            socket: rig.dir.path().join("line"),
-            silent: Arc::default(),
-            streams: Arc::default(),
-            is_cut: Arc::default(),
-        };
-        let listener = UnixListener::bind(&line.socket).unwrap();
-        let service = rig.socket();
-        let (silent, streams) = (Arc::clone(&line.silent), Arc::clone(&line.streams));
-        let is_cut = Arc::clone(&line.is_cut);
-        // It ends with the test.
-        spawn(move || {
-            for client in listener.incoming() {
-                if is_cut.load(SeqCst) {
-                    continue;
-                }
-                let _lost =
-                    client.and_then(|client| join(client, &service, &silent, &streams, highest));
-            }
-        });
-        line
-    }
-
-    fn client(&self, change: impl FnOnce(&mut Patience)) -> Client {
-        let mut patience = Patience::default();
-        change(&mut patience);
-        let config = ClientConfig {
-            address: Address::Unix(self.socket.clone()),
-            others: Vec::new(),
-            name: b"vm".to_vec(),
-            key: None,
-            tls: None,
-            patience,
-        };
-        Client::start(config).unwrap()
-    }
-
-    /// From now on nothing comes from the service.
-    fn fall_silent(&self) {
-        self.silent.store(true, SeqCst);
-    }
-
-    fn cut(&self) {
-        self.is_cut.store(true, SeqCst);
-        for stream in self.streams.lock().unwrap().drain(..) {
-            let _closed = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-fn join(
-    client: UnixStream,
-    service: &Path,
-    silent: &Arc<AtomicBool>,
-    streams: &Mutex<Vec<UnixStream>>,
-    highest: u16,
-) -> io::Result<()> {
-    let service = UnixStream::connect(service)?;
-    let mut kept = streams.lock().unwrap();
-    kept.extend([client.try_clone()?, service.try_clone()?]);
-    drop(kept);
-    let (mut from, mut to) = (client.try_clone()?, service.try_clone()?);
-    spawn(move || {
-        offer(&mut from, &mut to, highest)?;
-        io::copy(&mut from, &mut to)
-    });
-    let silent = Arc::clone(silent);
-    spawn(move || back(service, client, &silent));
-    Ok(())
-}
-
-/// Passes a HELLO on, as one that offers no later version than `highest`.
-fn offer(from: &mut UnixStream, to: &mut UnixStream, highest: u16) -> io::Result<()> {
-    use io::{Read as _, Write as _};
-    let mut head = [0; HEAD_BYTES];
-    from.read_exact(&mut head)?;
-    let head = Head::parse(&head).map_err(io::Error::other)?;
-    let mut body = vec![0; head.body_len()];
-    from.read_exact(&mut body)?;
-    let mut seal = Seal::open(Direction::ToService);
-    let hello = Frame::parse(&head, &body, Vec::new(), &mut seal).map_err(io::Error::other)?;
-    let Message::Hello {
-        versions,
-        nonce,
-        name,
-    } = hello.message
-    else {
-        return Err(io::Error::other("the first frame is no HELLO"));
-    };
-    let versions = (versions.0, versions.1.min(highest));
-    let hello = Message::Hello {
-        versions,
-        nonce,
-        name,
-    };
-    let mut seal = Seal::open(Direction::ToService);
-    to.write_all(&Frame::new(0, hello).encode(&mut seal))
-}
-
-fn back(mut from: UnixStream, mut to: UnixStream, silent: &AtomicBool) -> io::Result<()> {
-    use io::{Read as _, Write as _};
-    let mut piece = vec![0; 64 << 10];
-    loop {
-        match from.read(&mut piece)? {
-            0 => return to.shutdown(Shutdown::Both),
-            _ if silent.load(SeqCst) => {}
-            len => to.write_all(&piece[..len])?,
-        }
     }
 }
 

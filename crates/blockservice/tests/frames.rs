@@ -141,8 +141,19 @@ fn samples() -> Vec<Frame> {
         samples_of_version_1(),
         samples_of_version_2(),
         samples_of_version_3(),
+        samples_of_version_4(),
     ]
     .concat()
+}
+
+/// One frame of each kind that came with version 4.
+fn samples_of_version_4() -> Vec<Frame> {
+    vec![with_data(Message::Resume {
+        have: ContentId::of(b"id"),
+        plan: ContentId::of(b"plan"),
+        first: 9,
+        name: b"one".to_vec(),
+    })]
 }
 
 /// One frame of each kind that came with version 3.
@@ -229,6 +240,7 @@ fn frames_stay_what_they_are() {
         ("frames-v1.txt", samples_of_version_1()),
         ("frames-v2.txt", samples_of_version_2()),
         ("frames-v3.txt", samples_of_version_3()),
+        ("frames-v4.txt", samples_of_version_4()),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let path = path.join(name);

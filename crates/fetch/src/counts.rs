@@ -36,6 +36,8 @@ pub struct Counts {
     pub skips: u64,
     /// Pieces that streams were requested to send early.
     pub reordered: u64,
+    /// Streams that were asked for because those before them broke off, or there was none.
+    pub resumes: u64,
     /// Requests that were cancelled.
     pub cancelled: u64,
     /// Pieces that came more than once.

@@ -4,6 +4,7 @@ mod arrivals;
 mod dispatch;
 mod lateness;
 mod partners;
+mod resuming;
 mod servers;
 mod wanting;
 
@@ -16,6 +17,7 @@ use crate::counts::{Counts, PeerCounts};
 use crate::exchange::{Action, Peer, RequestId, Server};
 use crate::flights::{Flight, Request};
 use crate::peers::PeerState;
+use crate::plan::Plan;
 use crate::queue::Queues;
 use crate::streams::Streams;
 use crate::tickets::Tickets;
@@ -62,6 +64,7 @@ pub struct Engine<K> {
     requested: u64,
     queues: Queues<K>,
     streams: Streams<K>,
+    plan: Option<Plan<K>>,
     tickets: Tickets<K>,
     timers: Timers<Alarm<K>>,
     actions: VecDeque<Action<K>>,
@@ -82,6 +85,7 @@ impl<K: Key> Engine<K> {
             requested: 0,
             queues: Queues::new(),
             streams: Streams::new(),
+            plan: None,
             tickets: Tickets::new(),
             timers: Timers::new(),
             actions: VecDeque::new(),
@@ -96,6 +100,7 @@ impl<K: Key> Engine<K> {
         while let Some(alarm) = self.timers.pop(now) {
             self.ring(now, alarm);
         }
+        self.resume(now);
         self.actions
             .pop_front()
             .or_else(|| self.dispatch(now))

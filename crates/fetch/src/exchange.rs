@@ -43,8 +43,8 @@ impl RequestId {
     }
 }
 
-/// Names a stream of pieces that a peer sends unasked; the caller chooses the number, and never
-/// uses it again.
+/// Names a stream of pieces that a peer sends unasked; the caller chooses the number, below 2⁶³, and never
+/// uses it again. The engine chooses those of [`Action::Resume`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
@@ -122,7 +122,17 @@ pub enum Action<K> {
         /// The request.
         request: RequestId,
     },
-    /// Notify the sender of a stream to end it: its server is not trusted any more.
+    /// Ask a peer for the rest of the plan of [`Engine::plan`](crate::Engine::plan), as a stream, from one of its pieces
+    /// on. A peer that does not send it: report the end of the stream.
+    Resume {
+        /// The peer.
+        peer: Peer,
+        /// The name of the stream.
+        stream: StreamId,
+        /// The place of its first piece in the plan.
+        first: usize,
+    },
+    /// Notify the sender of a stream to end it: its server is not trusted any more, or another one is asked for the rest.
     EndStream {
         /// The sender.
         peer: Peer,

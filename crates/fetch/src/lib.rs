@@ -8,7 +8,8 @@
 //! - Requests fill a window that follows from the measured round trip and rate of each [`Peer`]. Pieces
 //!   that wait for the window are requested in batches.
 //! - A peer may send a stream of pieces unasked ([`Engine::promised`]). Pieces that it will bring soon are
-//!   waited for; pieces that come too late are requested, and skipped in the stream.
+//!   waited for; pieces that come too late are requested, and skipped in the stream. A plan ([`Engine::plan`]) has one
+//!   stream; when that breaks off, a peer is asked to send the rest of the plan.
 //! - Late pieces are requested from a second peer, within a budget. Failed ones are requested elsewhere.
 //!   A peer that stalls, sends wrong data or is lost is not used.
 //! - Every piece of every ticket ends exactly once, at the latest at its deadline.
@@ -64,6 +65,7 @@ mod exchange;
 mod flights;
 mod link;
 mod peers;
+mod plan;
 pub mod predict;
 mod queue;
 mod streams;

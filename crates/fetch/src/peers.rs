@@ -49,6 +49,8 @@ pub(crate) struct PeerState {
     pub(crate) counts: PeerCounts,
     /// Whether it supports sending pieces of a stream early.
     pub(crate) promotes: bool,
+    /// Whether it sends the rest of a plan when it is asked for that.
+    pub(crate) resumes: bool,
     pub(crate) link: Link,
     /// When something last came from it, or when it began to owe something.
     pub(crate) heard: Duration,
@@ -74,6 +76,7 @@ impl PeerState {
                 stalls: 0,
             },
             promotes: false,
+            resumes: false,
             link: Link::new(config.initial_rtt),
             heard: Duration::ZERO,
             requests: BTreeSet::new(),

@@ -1,6 +1,7 @@
 //! What streams will bring, and how many bytes are ahead of each piece.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use crate::exchange::{Peer, StreamId};
 use crate::want::{Key, Piece};
@@ -20,6 +21,8 @@ enum Place {
 #[derive(Debug)]
 struct Stream<K> {
     peer: Peer,
+    /// When its first piece comes at the earliest.
+    begins: Duration,
     places: Vec<(Piece<K>, Place)>,
     remaining: Remaining,
     coming: usize,
@@ -51,11 +54,13 @@ impl<K: Key> Streams<K> {
         &mut self,
         peer: Peer,
         id: StreamId,
+        begins: Duration,
         pieces: &[Piece<K>],
         limit: usize,
     ) -> Vec<Piece<K>> {
         let stream = self.streams.entry(id).or_insert_with(|| Stream {
             peer,
+            begins,
             places: Vec::new(),
             remaining: Remaining::default(),
             coming: 0,
@@ -94,6 +99,12 @@ impl<K: Key> Streams<K> {
             false => stream.remaining.up_to(at),
         };
         (place == Place::Coming).then_some((id, stream.peer, ahead))
+    }
+
+    /// Returns when the first piece of a stream comes at the earliest.
+    pub(crate) fn begins(&self, id: StreamId) -> Duration {
+        let stream = self.streams.get(&id);
+        stream.map_or(Duration::ZERO, |stream| stream.begins)
     }
 
     /// Requests that a key is sent before the rest of its stream, and returns whether that is possible.
@@ -289,7 +300,12 @@ mod tests {
         let (peer, id) = (Peer(0), StreamId(1));
         let mut streams = Streams::new();
         let pieces = [10, 20, 40].map(|bytes| Piece { key: bytes, bytes });
-        assert_eq!(streams.promise(peer, id, &pieces, 100).len(), 3);
+        assert_eq!(
+            streams
+                .promise(peer, id, Duration::ZERO, &pieces, 100)
+                .len(),
+            3
+        );
         assert_eq!(streams.coming(&40), Some((id, peer, 70)));
         assert!(streams.skip(&20));
         assert!(!streams.skip(&20));

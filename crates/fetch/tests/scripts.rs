@@ -15,6 +15,7 @@ enum Move {
     Want(Vec<(u32, u32)>, Priority, u32),
     Leave(usize),
     Stream(usize, u32, u32),
+    Plan(Option<usize>, u32, u32),
 }
 
 #[derive(Clone, Debug)]
@@ -22,7 +23,7 @@ struct World {
     config: Config,
     lines: Vec<(u32, u64, u32, Order)>,
     peers: Vec<(u16, Lane, usize, Behaviour)>,
-    /// Every so many peers understand promotions.
+    /// Every so many peers understand promotions, and send the rest of plans.
     promotes: usize,
     moves: Vec<(u32, Move)>,
     seed: u64,
@@ -50,6 +51,7 @@ fn play(world: &World) -> Report {
     }
     for peer in peers.iter().step_by(world.promotes) {
         simulation.allow_promotion(*peer);
+        simulation.allow_resuming(*peer);
     }
     for (at, step) in &world.moves {
         let at = *at * MS;
@@ -68,6 +70,10 @@ fn play(world: &World) -> Report {
                 Move::Leave(nth) => Step::Leave { nth },
                 Move::Stream(peer, first, len) => Step::Stream {
                     peer: peers[peer % peers.len()],
+                    pieces: (first..first + len).map(piece).collect(),
+                },
+                Move::Plan(sender, first, len) => Step::Plan {
+                    sender: sender.map(|peer| peers[peer % peers.len()]),
                     pieces: (first..first + len).map(piece).collect(),
                 },
             },
@@ -114,6 +120,8 @@ fn moves(patience: std::ops::Range<u32>) -> impl Strategy<Value = Vec<(u32, Move
         2 => (0_usize..40).prop_map(Move::Leave),
         1 => (0_usize..4, 0_u32..200, 1_u32..100)
             .prop_map(|(peer, first, len)| Move::Stream(peer, first, len)),
+        1 => (prop::option::of(0_usize..4), 0_u32..200, 1_u32..100)
+            .prop_map(|(sender, first, len)| Move::Plan(sender, first, len)),
     ];
     prop::collection::vec((0_u32..4000, step), 1..40)
 }

@@ -30,6 +30,6 @@ pub mod upstream;
 pub use self::mirror::hostile;
 pub use self::mirror::{
     Acceptor, Access, ClientRule, Mirror, MirrorConfig, MirrorStats, Network, OpenMirrorError,
-    ParseNetworkError, Prewarmed, Refusal, Reply, ServeConfig, UpstreamStats, Version, WholeImage,
-    document, parameter, serve, take_connections,
+    ParseNetworkError, Prewarmed, RangeStats, Refusal, Reply, ServeConfig, UpstreamStats, Version,
+    WholeImage, document, parameter, serve, take_connections,
 };

@@ -55,6 +55,7 @@ use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
 
 pub use access::{Access, ClientRule, Network, ParseNetworkError};
+pub use apart::RangeStats;
 #[cfg(feature = "testing")]
 pub(crate) use body::{Pipe, Piped};
 pub use images::WholeImage;
@@ -120,7 +121,7 @@ pub struct Mirror {
     /// Limits the pulls whose blobs are confirmed before their clients ask for them.
     pulls: Arc<Semaphore>,
     fetching: Option<Arc<RateLimiter>>,
-    apart: Apart,
+    apart: Arc<Apart>,
     draining: AtomicBool,
 }
 
@@ -196,7 +197,7 @@ impl Mirror {
             documents,
             fills: Arc::new(Semaphore::new(FILLS)),
             pulls: Self::pulls(),
-            apart: Apart::default(),
+            apart: Arc::default(),
             draining: AtomicBool::new(false),
         }))
     }

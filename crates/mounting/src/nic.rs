@@ -2,13 +2,13 @@
 
 mod boot;
 mod fill;
+mod local;
 mod origin;
 mod share;
 mod status;
 
 use std::fs;
 use std::num::NonZeroUsize;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,27 +21,21 @@ use blockservice::client::{
 };
 use blockservice::identity::Key;
 use chunks::index::Index;
-use chunks::{Catalog, ChunkStore, SharedStore, StoreConfig};
 use localfs::{Patience as WaitPatience, TimedSource, Timekeeping};
 use serving::transport::{Address, TlsClient, TlsFiles};
 
 use fill::Filler;
+use local::{Kept, Local};
 use origin::OriginDir;
 
 pub use blockservice::client::{ConnectionRequest, Connector};
 pub use boot::{BootBlocks, NicBoot, Recorded};
 use node_api::boot_choice::BootChoice;
 use node_api::nic::{NicName, NicSpec};
-use node_api::nic_needs::{CHUNKS, SOURCES};
 
 /// How long a mount waits for a service that it cannot begin without, and for one that it can.
 const NEEDED: Duration = Duration::from_secs(10);
 const WELCOME: Duration = Duration::from_secs(2);
-
-/// Of the bytes of a cache, the part that indexes may take: a thirty-second.
-const INDEXES: u64 = 32;
-/// How deep a cache is: its parts, and their segments.
-const CACHE_DEPTH: u8 = 3;
 
 /// Threads that wait for the service at a time: a link gains from more requests than a disk does.
 const WAITING: NonZeroUsize = NonZeroUsize::new(16).unwrap();
@@ -79,10 +73,10 @@ pub struct Nic {
     client: Client,
 }
 
-/// Whether the service was asked for a plan when the source was opened, and knows plans.
+/// Whether the service was asked for a plan when the source was opened, or need not be, and knows plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlanRequested {
-    /// It was, and if there is one, it came.
+    /// If there is one, it came.
     Yes,
     No,
 }
@@ -244,76 +238,7 @@ fn waited_for(source: Arc<NicSource>, deadline: Duration) -> TimedSource<NicSour
     TimedSource::new(source, patience)
 }
 
-/// What a mount keeps of the service on the local disk.
-struct Local {
-    store: Arc<dyn ChunkStore>,
-    catalog: Catalog,
-}
-
-impl Local {
-    /// Opens the cache of a mount, if it has one. Without one that nobody asked for, a mount goes on.
-    fn of(spec: &NicSpec) -> anyhow::Result<Option<Self>> {
-        let Some(dir) = spec.cache.as_deref() else {
-            return Ok(None);
-        };
-        match Self::open(dir, spec.cache_bytes) {
-            Err(error) if !spec.fill => {
-                log::warn!("nothing is kept of what comes: {error:#}");
-                Ok(None)
-            }
-            opened => opened.map(Some),
-        }
-    }
-
-    fn open(dir: &Path, budget_bytes: u64) -> anyhow::Result<Self> {
-        let budget_bytes = budget_bytes.min(room(dir).unwrap_or(budget_bytes));
-        let config = StoreConfig {
-            budget_bytes,
-            segment_bytes: 8 << 20, // a small cache is no small number of segments
-            ..StoreConfig::default()
-        };
-        let opening = || format!("opening the cache {}", dir.display());
-        // Contents of a source whose files not everybody may read.
-        for part in [CHUNKS, SOURCES] {
-            rawio::private::keep(&dir.join(part)).with_context(opening)?;
-        }
-        let store = SharedStore::open(&dir.join(CHUNKS), config).with_context(opening)?;
-        let catalog = Catalog::open(&dir.join(SOURCES)).with_context(opening)?;
-        let indexes = catalog.limit_indexes(budget_bytes / INDEXES);
-        indexes.with_context(opening)?;
-        Ok(Self {
-            store: Arc::new(store),
-            catalog,
-        })
-    }
-}
-
-/// Returns the bytes that a cache may take: half of what would be free on its file system without it.
-fn room(dir: &Path) -> Option<u64> {
-    let mut taken = 0;
-    for part in [CHUNKS, SOURCES] {
-        taken += bytes_beneath(&dir.join(part), CACHE_DEPTH);
-    }
-    // It may not be there yet.
-    let there = dir.ancestors().find(|dir| dir.is_dir())?;
-    let free = nix::sys::statvfs::statvfs(there).ok()?;
-    Some((free.blocks_available() * free.fragment_size() + taken) / 2)
-}
-
-/// Returns the bytes that files beneath a directory take.
-fn bytes_beneath(dir: &Path, depth: u8) -> u64 {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let bytes = entries.filter_map(|entry| {
-        let about = entry.metadata().ok()?;
-        Some(match about.is_dir() && depth > 0 {
-            true => bytes_beneath(&entry.path(), depth - 1),
-            false => about.blocks() * 512,
-        })
-    });
-    bytes.sum()
-}
-
-/// A source that was opened, and what the service said of its boots.
+/// A source that was opened, and what is known of its boots.
 struct Opened {
     remote: Remote,
     plan_requested: PlanRequested,
@@ -329,9 +254,19 @@ impl Opened {
             plan: None,
         }
     }
+
+    /// Returns a source as it was kept, with the plan that came with it: nobody is asked for another one.
+    fn kept(client: &Client, name: &[u8], kept: Kept) -> Self {
+        Self {
+            remote: client.remote(name, kept.index),
+            plan_requested: PlanRequested::Yes,
+            plan: kept.plan,
+        }
+    }
 }
 
-/// Opens a source: with the index that the service has, or with the one that is kept of it.
+/// Opens a source: with the index that the service has, or with the one that is kept of it. Nobody is asked for one that
+/// is named by its index, if all that boots read of it is here.
 fn open(
     client: &Client,
     name: &NicName,
@@ -339,15 +274,12 @@ fn open(
     boot: &BootChoice,
 ) -> anyhow::Result<Opened> {
     let bytes = name.name.as_bytes();
-    let kept = local.and_then(|local| {
-        let kept = local.catalog.source(bytes);
-        // One that is damaged is fetched anew.
-        kept.unwrap_or_else(|error| {
-            log::warn!("{}: {:#}", name.label(), anyhow::Error::new(error));
-            None
-        })
-    });
-    let kept = kept.filter(|kept| name.id.is_none_or(|id| kept.id() == id));
+    let kept = local.and_then(|local| local.kept(name));
+    if let (Some(_), Some(local), Some(kept)) = (name.id, local, &kept)
+        && local.has_all(kept, boot)
+    {
+        return Ok(Opened::kept(client, bytes, kept.clone()));
+    }
     let patience = if kept.is_some() { WELCOME } else { NEEDED };
     let ask = match (boot, &kept) {
         // Most of its chunks are here already.
@@ -358,27 +290,26 @@ fn open(
     let wanted = Wanted {
         name: bytes,
         id: name.id,
-        have: kept.clone(),
+        have: kept.as_ref().map(|kept| Arc::clone(&kept.index)),
         ask,
     };
     match (client.start_source(&wanted, patience), kept) {
-        (Ok(started), _) => {
+        (Ok(started), kept) => {
             if let Some(local) = local {
-                // The next mount fetches it again.
-                if let Err(error) = local.catalog.add(bytes, started.remote.index()) {
-                    let error = anyhow::Error::new(error);
-                    log::warn!("the index of {} is not kept: {error:#}", name.label());
-                }
+                local.keep(name, &started, kept.as_ref());
             }
             let plan_requested = match started.version {
                 1 => PlanRequested::No,
                 _ if ask == Ask::Index => PlanRequested::No,
                 _ => PlanRequested::Yes,
             };
+            // The service may have dropped what it is made of.
+            let index = started.remote.index().id();
+            let before = kept.filter(|kept| kept.index.id() == index);
             Ok(Opened {
                 remote: started.remote,
                 plan_requested,
-                plan: started.plan,
+                plan: started.plan.or(before.and_then(|kept| kept.plan)),
             })
         }
         (Err(error), Some(kept)) => {
@@ -387,7 +318,7 @@ fn open(
                 name.label(),
                 anyhow::Error::new(error)
             );
-            Ok(Opened::before(client.remote(bytes, kept)))
+            Ok(Opened::kept(client, bytes, kept))
         }
         (Err(error), None) => Err(error).with_context(|| format!("opening {}", name.label())),
     }
@@ -440,30 +371,5 @@ pub fn tls_files(dir: &Path) -> TlsFiles {
         certificate: dir.join("cert.pem"),
         key: dir.join("key.pem"),
         authority: dir.join("ca.pem"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
-
-    /// It has contents of a source whose files not everybody may read.
-    #[test]
-    fn the_cache_is_for_its_owner_also_one_of_an_earlier_release() {
-        let dir = tempfile::tempdir().unwrap();
-        let parts = ["chunks", "sources"].map(|part| dir.path().join("cache").join(part));
-        let modes = || {
-            parts
-                .each_ref()
-                .map(|part| part.metadata().unwrap().mode() & 0o777)
-        };
-        drop(Local::open(&dir.path().join("cache"), 256 << 20).unwrap());
-        assert_eq!(modes(), [0o700; 2]);
-        for part in &parts {
-            fs::set_permissions(part, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        drop(Local::open(&dir.path().join("cache"), 256 << 20).unwrap());
-        assert_eq!(modes(), [0o700; 2]);
     }
 }

@@ -25,8 +25,8 @@ use blockservice::service::Service;
 use chunks::{Sources, Stay};
 use mirror::blobs::{BlobCache, Evicted};
 use mirror::{
-    Mirror, Refusal, Reply, ServeConfig, UpstreamStats, Version, WholeImage, document, parameter,
-    take_connections,
+    Mirror, RangeStats, Refusal, Reply, ServeConfig, UpstreamStats, Version, WholeImage, document,
+    parameter, take_connections,
 };
 use serving::load::LoadReport;
 use serving::metrics::{CONTENT_TYPE, exposition};
@@ -109,6 +109,9 @@ pub struct UpstreamStatus {
     pub name: String,
     /// Whether its last request failed a moment ago.
     pub out: bool,
+    /// Ranges of blobs that were requested of it, ahead of downloads.
+    #[serde(default)]
+    pub ranges: RangeStats,
 }
 
 /// A blob in the cache, complete or not.
@@ -344,6 +347,7 @@ impl From<UpstreamStats> for UpstreamStatus {
         Self {
             name: upstream.name,
             out: upstream.is_out,
+            ranges: upstream.ranges,
         }
     }
 }

@@ -4,20 +4,14 @@ use std::error::Error as _;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use distribution::{Call, CallError, Client, Destination, Login};
 use parking_lot::Mutex;
 use reqwest::header::{CONTENT_RANGE, HeaderMap, HeaderValue, RANGE};
-use reqwest::{Method, Response, StatusCode, Url, Version};
-use tokio::sync::{Mutex as Turn, MutexGuard as MyTurn};
+use reqwest::{Method, Response, StatusCode, Url};
 
 use crate::place::{Fault, FaultKind, Place, Reading};
-
-/// Connections with one request at a time.
-const CONNECTIONS: usize = 16;
-/// Requests on one connection of HTTP/2: servers take at least 100.
-const STREAMS: usize = 64;
+use crate::reconnecting::Reconnecting;
 
 /// As whom a registry is asked.
 #[derive(Clone, Debug)]
@@ -42,12 +36,7 @@ pub struct RegistryPlace {
     scope: String,
     asker: Mutex<Asker>,
     logins: Option<Arc<dyn Logins>>,
-    /// Whether it answered over HTTP/2.
-    is_multiplexed: AtomicBool,
-    /// Whether a request failed since something came from it.
-    is_broken: AtomicBool,
-    /// Who connects again, while the others wait for that.
-    connecting: Turn<()>,
+    reconnecting: Reconnecting,
 }
 
 impl RegistryPlace {
@@ -63,9 +52,7 @@ impl RegistryPlace {
                 advice: "log in with docker login".to_owned(),
             }),
             logins: None,
-            is_multiplexed: AtomicBool::new(false),
-            is_broken: AtomicBool::new(false),
-            connecting: Turn::const_new(()),
+            reconnecting: Reconnecting::default(),
         }
     }
 
@@ -122,20 +109,9 @@ impl RegistryPlace {
     ) -> Result<(), Fault> {
         let got = self.try_get(range, take).await;
         if got.is_err() {
-            self.is_broken.store(true, Relaxed);
+            self.reconnecting.failed();
         }
         got
-    }
-
-    /// Waits until the connection of HTTP/2 that ended was replaced, or returns the right to do that: each of the many
-    /// requests on it would make a connection of its own.
-    async fn first_again(&self) -> Option<MyTurn<'_, ()>> {
-        let is_broken = || self.is_multiplexed.load(Relaxed) && self.is_broken.load(Relaxed);
-        if !is_broken() {
-            return None;
-        }
-        let first = self.connecting.lock().await;
-        is_broken().then_some(first)
     }
 
     async fn try_get(
@@ -148,13 +124,11 @@ impl RegistryPlace {
         let value = HeaderValue::try_from(value);
         let value = value.map_err(|_| self.fault(FaultKind::Wrong, "the range is no header"))?;
         headers.insert(RANGE, value);
-        let first = self.first_again().await;
+        let turn = self.reconnecting.turn().await;
         let mut answer = self.send(headers).await?;
         self.check(&answer, &range)?;
-        self.is_multiplexed
-            .store(answer.version() == Version::HTTP_2, Relaxed);
-        self.is_broken.store(false, Relaxed);
-        drop(first);
+        self.reconnecting.answered(answer.version());
+        drop(turn);
         let mut left = range.end - range.start;
         while left > 0 {
             let came = answer.chunk().await.map_err(|error| {
@@ -224,10 +198,7 @@ impl Place for RegistryPlace {
     }
 
     fn parallel(&self) -> usize {
-        match self.is_multiplexed.load(Relaxed) {
-            true => STREAMS,
-            false => CONNECTIONS,
-        }
+        self.reconnecting.parallel()
     }
 }
 

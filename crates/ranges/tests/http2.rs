@@ -50,6 +50,11 @@ struct Habits {
     /// The connection ends when this request has come; those before it, but for the first, have no answer until then.
     dies_at: Option<usize>,
     dies: Notify,
+    /// Requests of a connection that it takes at a time; the client sends no others.
+    streams: Option<u32>,
+    /// A connection takes no new request (GOAWAY) when this one has come, and answers all that it has.
+    leaves_at: Option<usize>,
+    leaves: Notify,
 }
 
 impl Habits {
@@ -58,6 +63,9 @@ impl Habits {
         let number = self.requests.fetch_add(1, SeqCst);
         if self.dies_at == Some(number) {
             self.dies.notify_waiters();
+        }
+        if self.leaves_at == Some(number) {
+            self.leaves.notify_waiters();
         }
         if number > 0 && self.dies_at.is_some_and(|last| number <= last) {
             return std::future::pending().await;
@@ -133,12 +141,17 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, habits: Arc<Habits>) {
                 let habits = Arc::clone(&answering);
                 async move { Ok::<_, Infallible>(habits.answer(&request).await) }
             });
-            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            builder.max_concurrent_streams(habits.streams);
             let connection = builder.serve_connection(TokioIo::new(stream), service);
+            tokio::pin!(connection);
             tokio::select! {
-                _ended = connection => {}
-                () = habits.dies.notified() => {}
+                _ended = &mut connection => return,
+                () = habits.dies.notified() => return,
+                () = habits.leaves.notified() => {}
             }
+            connection.as_mut().graceful_shutdown();
+            let _ended = connection.await;
         });
     }
 }
@@ -231,4 +244,34 @@ fn what_a_connection_that_ends_did_not_bring_is_requested_on_another() {
     let connections = server.habits.connections.load(SeqCst);
     assert!((2..=3).contains(&connections), "{connections}");
     assert!(machine.blob.fetcher().counts().retries > 0);
+}
+
+/// The HTTP client requests again what was never sent, on a connection each; what was sent is lost, and requested again by us.
+#[test]
+fn what_was_queued_on_a_connection_that_ends_comes_on_others() {
+    // Ten were sent and are lost; the other 49 wait for their turn, and never were.
+    let server = Http2::start(Habits {
+        streams: Some(10),
+        dies_at: Some(10),
+        ..Habits::default()
+    });
+    let machine = Machine::new(&server);
+    machine.read_apart(0..1);
+    machine.read_apart(1..60);
+    assert!(server.habits.connections.load(SeqCst) > 1);
+    let retries = machine.blob.fetcher().counts().retries;
+    assert!(retries > 0, "those that were sent are lost");
+}
+
+#[test]
+fn what_was_queued_on_a_connection_that_takes_no_more_comes_on_others() {
+    let server = Http2::start(Habits {
+        streams: Some(10),
+        leaves_at: Some(5),
+        ..Habits::default()
+    });
+    let machine = Machine::new(&server);
+    machine.read_apart(0..1);
+    machine.read_apart(1..60);
+    assert!(server.habits.connections.load(SeqCst) > 1);
 }

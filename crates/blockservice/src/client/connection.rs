@@ -28,6 +28,8 @@ pub(super) use starting::{StartAnswer, StartRefused, StartRequest};
 const STARTS_SINCE: u16 = 2;
 /// The first version of the protocol that has PROMOTE.
 const PROMOTES_SINCE: u16 = 3;
+/// The first version of the protocol that has RESUME.
+const RESUMES_SINCE: u16 = 4;
 
 /// A connection to the service, which is re-established when it is lost.
 #[derive(Debug)]
@@ -75,12 +77,14 @@ pub(super) enum Command {
     Read(Reads),
     /// Cancel a READ: the number of its source, and the request.
     Cancel(u64, RequestId),
-    /// Do not send these chunks of the stream of a request.
-    Skip(u64, Vec<u32>),
-    /// Send these chunks of the stream of a request first.
-    Promote(u64, Vec<u32>),
-    /// End the stream of a request.
-    CancelStream(u64),
+    /// Do not send these chunks of a stream.
+    Skip(StreamId, Vec<u32>),
+    /// Send these chunks of a stream first.
+    Promote(StreamId, Vec<u32>),
+    /// End a stream.
+    CancelStream(StreamId),
+    /// End the stream of a request that nobody receives.
+    CancelStart(u64),
 }
 
 /// Wanted chunks of one source: one READ.
@@ -221,12 +225,12 @@ impl Connection {
     }
 
     /// Removes chunks from a stream.
-    pub(super) fn skip(&self, stream: u64, chunks: Vec<u32>) {
+    pub(super) fn skip(&self, stream: StreamId, chunks: Vec<u32>) {
         self.send(Command::Skip(stream, chunks));
     }
 
     /// Requests that chunks of a stream are sent first.
-    pub(super) fn promote(&self, stream: u64, chunks: Vec<u32>) {
+    pub(super) fn promote(&self, stream: StreamId, chunks: Vec<u32>) {
         self.send(Command::Promote(stream, chunks));
     }
 
@@ -235,8 +239,13 @@ impl Connection {
         self.state.lock().version >= PROMOTES_SINCE
     }
 
+    /// Returns whether the service sends the rest of a plan. That is asked for on the connection of streams.
+    pub(super) fn resumes(&self) -> bool {
+        self.place.lane == Lane::Background && self.state.lock().version >= RESUMES_SINCE
+    }
+
     /// Ends a stream.
-    pub(super) fn cancel_stream(&self, stream: u64) {
+    pub(super) fn cancel_stream(&self, stream: StreamId) {
         self.send(Command::CancelStream(stream));
     }
 
@@ -376,7 +385,7 @@ impl Connection {
         drop(state);
         match receiver {
             Some(receiver) => receiver.came(self.number(), Via::Stream(stream), chunk, reply),
-            None => self.cancel_stream(request),
+            None => self.send(Command::CancelStart(request)),
         }
     }
 
@@ -437,7 +446,7 @@ impl Connection {
                     self.state.lock().pending.insert(number, pending);
                 } else {
                     // Nobody takes what may follow.
-                    self.cancel_stream(number);
+                    self.send(Command::CancelStart(number));
                 }
                 true
             }

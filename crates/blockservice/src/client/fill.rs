@@ -1,4 +1,7 @@
 //! Fills the local chunk store with chunks that were not read yet.
+//!
+//! They are requested some at a time, and the next ones before the last ones have come: the engine makes few long requests
+//! of them, behind all that somebody waits for.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,13 +10,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::NicSource;
+use super::flights::Filling;
 use super::source::AGAIN;
-use crate::wire::Priority;
+use crate::wire::{Priority, WANTS_MAX};
 use chunks::index::{CHUNK_BYTES, ZEROS};
 use chunks::{ChunkStore, Class};
 
-/// Chunks that are fetched ahead at a time, at most: a batch of 2 MiB.
-const BATCH: u32 = 16;
+/// Batches that are under way, at most.
+const BATCHES: usize = 2;
 
 /// The result of filling the local store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +28,21 @@ pub struct Filled {
     pub fetched: u64,
     /// Chunks that the service does not have, or that did not fit into the store.
     pub missing: u64,
+}
+
+/// Chunks that were requested together.
+struct Batch<'a> {
+    numbers: Vec<u32>,
+    filling: Filling<'a>,
+    /// What had failed when they were requested.
+    before: Failures,
+}
+
+/// Chunks about which a service said nothing, and wrong ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Failures {
+    unanswered: u64,
+    lies: u64,
 }
 
 impl NicSource {
@@ -39,30 +58,26 @@ impl NicSource {
         let len = u32::try_from(self.remote().index().chunks().len()).unwrap_or(u32::MAX);
         let mut todo = VecDeque::new();
         todo.push_back(0..len);
+        let mut batches = VecDeque::new();
         let mut pause = AGAIN;
-        while let Some(mut range) = todo.pop_front() {
-            if stop.load(Relaxed) {
-                break;
-            }
-            while !range.is_empty() && !self.lacks(local, range.start) {
-                filled.present += 1;
-                range.start += 1;
-            }
-            if range.is_empty() {
+        while !stop.load(Relaxed) {
+            self.skip_present(local, &mut todo, &mut filled);
+            // What a plan names comes first, in its order. Only for what is lacking: a store that has all of it needs no
+            // service.
+            let may_ask = self.remote().is_there() && !self.remote().is_streamed();
+            if may_ask && batches.len() < BATCHES && !todo.is_empty() {
+                batches.push_back(self.begin(self.next_batch(local, &mut todo, &mut filled)));
                 continue;
             }
-            // Only for what is lacking: a store that has all of it needs no service. What a plan names comes
-            // first, in its order.
-            if !self.remote().is_there() || self.remote().is_streamed() {
-                todo.push_front(range);
+            let Some(batch) = batches.pop_front() else {
+                if todo.is_empty() {
+                    break;
+                }
                 sleep(AGAIN);
                 continue;
-            }
-            let batch = self.batch(local, &range);
-            if batch.end < range.end {
-                todo.push_front(batch.end..range.end);
-            }
-            let unanswered = self.fetch_batch(local, batch, &mut filled);
+            };
+            while !stop.load(Relaxed) && !batch.filling.wait(AGAIN) {}
+            let unanswered = self.end(local, batch, &mut filled);
             if unanswered.is_empty() {
                 pause = AGAIN;
             } else {
@@ -79,32 +94,83 @@ impl NicSource {
         id.is_some_and(|id| id != ZEROS && !local.contains(&id))
     }
 
-    /// Returns the chunks at the start of `range` to ask for at once: all are lacking, and they take
-    /// a part of the window that leaves the most of it to reads.
-    fn batch(&self, local: &dyn ChunkStore, range: &Range<u32>) -> Range<u32> {
-        let share = self.remote().window() / 4 / CHUNK_BYTES;
-        let share = u32::try_from(share).unwrap_or(BATCH).clamp(1, BATCH);
-        let most = range.start.saturating_add(share).min(range.end);
-        let end = (range.start..most).find(|number| !self.lacks(local, *number));
-        range.start..end.unwrap_or(most)
-    }
-
-    /// Fetches chunks, and returns those about which the service said nothing.
-    fn fetch_batch(
+    /// Takes what is here from the front of `todo`.
+    fn skip_present(
         &self,
         local: &dyn ChunkStore,
-        batch: Range<u32>,
+        todo: &mut VecDeque<Range<u32>>,
+        filled: &mut Filled,
+    ) {
+        while let Some(range) = todo.front_mut() {
+            match range.clone().find(|number| self.lacks(local, *number)) {
+                Some(lacking) => {
+                    filled.present += u64::from(lacking - range.start);
+                    range.start = lacking;
+                    return;
+                }
+                None => {
+                    filled.present += range.len() as u64;
+                    todo.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Takes the chunks to ask for at once from the front of `todo`: all are lacking, and those of all batches take half
+    /// of the window, which leaves the rest to reads.
+    fn next_batch(
+        &self,
+        local: &dyn ChunkStore,
+        todo: &mut VecDeque<Range<u32>>,
+        filled: &mut Filled,
+    ) -> Vec<u32> {
+        let share = self.remote().window() / 2 / BATCHES as u64 / CHUNK_BYTES;
+        let share = usize::try_from(share).unwrap_or(WANTS_MAX);
+        let mut numbers = Vec::new();
+        while numbers.len() < share.clamp(1, WANTS_MAX)
+            && let Some(range) = todo.front_mut()
+        {
+            numbers.extend(range.next());
+            self.skip_present(local, todo, filled);
+        }
+        numbers
+    }
+
+    fn begin(&self, numbers: Vec<u32>) -> Batch<'_> {
+        Batch {
+            before: self.failures(),
+            filling: self.remote().fill(&numbers),
+            numbers,
+        }
+    }
+
+    fn failures(&self) -> Failures {
+        let counts = self.remote().counts();
+        Failures {
+            unanswered: counts.late + counts.away,
+            lies: counts.lies,
+        }
+    }
+
+    /// Stores what came of a batch, and returns the chunks about which the service said nothing.
+    fn end(
+        &self,
+        local: &dyn ChunkStore,
+        batch: Batch<'_>,
         filled: &mut Filled,
     ) -> Vec<Range<u32>> {
         let remote = self.remote();
-        let unanswered = || remote.counts().late + remote.counts().away;
-        let before = unanswered();
-        let patience = remote.patience().transfer;
-        let found = remote.fetch(batch.clone(), Priority::Prefetch, patience);
+        let mut found = batch.filling.take(&batch.numbers);
+        let failures = self.failures();
         // Reads by others count, too: then a chunk that is not there is asked for once more.
-        let was_silent = unanswered() != before || !remote.is_there();
+        let was_silent = failures.unanswered != batch.before.unanswered || !remote.is_there();
+        if failures.lies != batch.before.lies && !was_silent {
+            // What one service sent wrong, another one is asked for.
+            let patience = remote.patience().transfer;
+            found = remote.fetch_these(&batch.numbers, Priority::Prefetch, patience);
+        }
         let mut again: Vec<Range<u32>> = Vec::new();
-        for (number, chunk) in batch.zip(found) {
+        for (number, chunk) in batch.numbers.into_iter().zip(found) {
             let Some(id) = remote.index().chunk(number) else {
                 continue;
             };

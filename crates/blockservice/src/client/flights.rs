@@ -9,6 +9,7 @@ mod hear;
 mod kept;
 mod lies;
 mod opening;
+mod plan;
 mod services;
 mod wait;
 
@@ -32,13 +33,15 @@ use super::read_ahead::{Line, Next, ReadAhead};
 use super::registered::{Receiver as _, RegisteredSource};
 use crate::wire;
 use beside::Doubts;
+use blocks::ContentId;
 use chunks::index::{Index, ZEROS};
 use chunks::{ChunkId, ChunkStore, Class};
 use kept::{Found, Kept, Room};
+use plan::OpenStream;
 use wait::Waiting;
 
 pub(super) use arrived::Arrived;
-pub(super) use wait::Ahead;
+pub(super) use wait::{Ahead, Filling};
 
 use super::Chunk;
 
@@ -55,8 +58,6 @@ pub(super) enum Keepable {
 const WINDOW: u64 = 16 << 20;
 /// Chunks have about so many times the bytes that are sent of them.
 const RAW_TO_SENT: u64 = 2;
-/// How long what is read is most likely what a plan names, which begins to come.
-const PLANNED: Duration = Duration::from_secs(30);
 /// How long the timer sleeps when nothing is expected.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Between two looks at the clock, at least.
@@ -115,8 +116,10 @@ struct State {
     up: Vec<bool>,
     tickets: HashMap<Ticket, Waiting>,
     kept: Kept,
-    /// The streams that are going on: the number of their connection, and of their START.
-    streams: HashMap<StreamId, (usize, u64)>,
+    /// The plan of the source, once it is known.
+    plan: Option<ContentId>,
+    /// The streams that are going on.
+    streams: HashMap<StreamId, OpenStream>,
     /// Until when a plan that was streamed says what is read.
     planned_until: Option<Duration>,
     /// When the timer looks at the clock next.
@@ -172,6 +175,7 @@ impl Flights {
                 peers,
                 tickets: HashMap::new(),
                 kept: Kept::new(),
+                plan: None,
                 streams: HashMap::new(),
                 planned_until: None,
                 wake: None,
@@ -234,6 +238,15 @@ impl Flights {
         self.want_next(&next);
     }
 
+    /// Fetches what the first program will be loaded with.
+    pub(super) fn expect_programs(&self) {
+        if let Some(line) = self.line() {
+            let content = |number| self.peek(number);
+            let next = self.read_ahead.begin(&self.index, line, &content);
+            self.want_next(&next);
+        }
+    }
+
     /// Has chunks fetched that are probably read next.
     fn want_next(&self, next: &Next) {
         for (numbers, priority) in [(&next.soon, Priority::Plan), (&next.later, Priority::Fill)] {
@@ -280,32 +293,6 @@ impl Flights {
         self.state.lock().keeper = keeper;
     }
 
-    /// Notes what a stream that has begun on a connection will bring, in order. `request` is the number of its
-    /// START.
-    pub(super) fn promised(
-        &self,
-        connection: usize,
-        stream: StreamId,
-        request: u64,
-        order: &[u32],
-    ) {
-        self.counters.streams.fetch_add(1, Relaxed);
-        let now = self.now();
-        let mut state = self.state.lock();
-        let peer = state.peers[connection];
-        state.streams.insert(stream, (connection, request));
-        if self.connections.get(connection).promotes() {
-            state.engine.allow_promotion(peer);
-        }
-        state.planned_until = Some(now + PLANNED);
-        let pieces: Vec<_> = order
-            .iter()
-            .filter_map(|number| self.piece(*number))
-            .collect();
-        state.engine.promised(now, peer, stream, &pieces);
-        self.act(&mut state, now, None);
-    }
-
     fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
@@ -339,23 +326,23 @@ impl Flights {
                     chunks: pieces.iter().map(|piece| piece.key).collect(),
                 }),
                 Action::Skip { peer, stream, keys } => {
-                    if let Some((_, request)) = state.streams.get(&stream) {
-                        self.connections.get(peer.index()).skip(*request, keys);
-                    }
+                    self.connections.get(peer.index()).skip(stream, keys);
                 }
                 Action::Promote { peer, stream, keys } => {
-                    if let Some((_, request)) = state.streams.get(&stream) {
-                        self.connections.get(peer.index()).promote(*request, keys);
-                    }
+                    self.connections.get(peer.index()).promote(stream, keys);
                 }
+                Action::Resume {
+                    peer,
+                    stream,
+                    first,
+                } => self.resume(state, peer, stream, first),
                 Action::Cancel { peer, request } => {
                     let connection = self.connections.get(peer.index());
                     connection.cancel(self.source.number, request);
                 }
                 Action::EndStream { peer, stream } => {
-                    if let Some((_, request)) = state.streams.remove(&stream) {
-                        self.connections.get(peer.index()).cancel_stream(request);
-                    }
+                    state.streams.remove(&stream);
+                    self.connections.get(peer.index()).cancel_stream(stream);
                 }
                 Action::Stalled { peer } => self.connections.get(peer.index()).fell_silent(),
                 Action::Done {
@@ -415,8 +402,8 @@ impl Flights {
                 let room = state.kept.add_ahead(now, number, Arc::clone(arrived));
                 if room == Room::Full {
                     // It comes faster than it is read: the rest is asked for when it is needed.
-                    for (connection, request) in state.streams.values() {
-                        self.connections.get(*connection).cancel_stream(*request);
+                    for (stream, of) in &state.streams {
+                        self.connections.get(of.connection).cancel_stream(*stream);
                     }
                 }
             }

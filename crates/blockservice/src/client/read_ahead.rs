@@ -115,6 +115,21 @@ impl ReadAhead {
         next
     }
 
+    /// Returns the chunks that the first program is loaded with, whichever it is: it would wait for them one after the
+    /// other.
+    pub(super) fn begin(&self, index: &Index, line: Line, content: &Lookup<'_>) -> Next {
+        let mut next = Next::default();
+        let Some(gain) = line.gain() else {
+            return next;
+        };
+        let state = self.state.get_or_init(|| Mutex::new(State::new(index)));
+        let mut state = state.lock();
+        state.predictor.set_gain(gain);
+        let files = state.libraries.first(index.tree());
+        state.load(index, files, content, &mut next);
+        next
+    }
+
     /// Notes that a chunk arrived, and returns the chunks that will be read next according to its content.
     pub(super) fn came(&self, index: &Index, number: u32, content: &Lookup<'_>) -> Next {
         let mut next = Next::default();
@@ -145,17 +160,21 @@ impl State {
                 for part in linked.parts {
                     next.add(self.predictor.loaded(part));
                 }
-                for file in linked.files {
-                    let numbers = index.covering(file, 0, u64::MAX);
-                    next.add(self.predictor.linked(numbers.start));
-                    // What it is linked with, too, as soon as it is here.
-                    if self.libraries.is_new(file) {
-                        self.link(index, file, content, next);
-                    }
-                }
+                self.load(index, linked.files, content, next);
             }
             // The rest of its prediction depends on this.
             Err(missing) => next.soon.insert(0, missing),
+        }
+    }
+
+    /// Predicts files that programs are linked with, and what these are linked with, too, as soon as they are here.
+    fn load(&mut self, index: &Index, files: Vec<FileId>, content: &Lookup<'_>, next: &mut Next) {
+        for file in files {
+            let numbers = index.covering(file, 0, u64::MAX);
+            next.add(self.predictor.linked(numbers.start));
+            if self.libraries.is_new(file) {
+                self.link(index, file, content, next);
+            }
         }
     }
 }
@@ -254,6 +273,38 @@ mod tests {
         assert_eq!(gain(20_000, 125_000_000), Some(2_500_000));
         assert_eq!(gain(20_000, 3_125_000), Some(62_500));
         assert!(gain(u64::MAX, u64::MAX).is_some());
+    }
+
+    #[test]
+    fn what_each_program_is_loaded_with_is_requested_before_the_first_is_read() {
+        let nodes = [
+            Node::dir(&[
+                ("bin", 1),
+                ("ld.so.cache", 2),
+                ("libc.so.6", 3),
+                ("libz.so", 4),
+            ]),
+            Node::file(5 << 17),
+            Node::file(100),
+            Node::file(3 << 17),
+            Node::file(100),
+        ];
+        let tree = Arc::new(tree(&nodes).unwrap());
+        let ids = (0..10_u8).map(|n| blocks::ContentId::of(&[n])).collect();
+        let index = Index::new(b"x", tree, ids).unwrap();
+        let line = |millis| Line {
+            round_trip: Duration::from_millis(millis),
+            rate: 50_000_000,
+        };
+        let ahead = ReadAhead::default();
+        assert_eq!(ahead.begin(&index, line(1), &|_| None), Next::default());
+        let next = ahead.begin(&index, line(20), &|_| None);
+        // The list, and both ends of the library.
+        let mut soon = next.soon.clone();
+        soon.sort_unstable();
+        soon.dedup();
+        assert_eq!(soon, [5, 6, 8], "{next:?}");
+        assert_eq!(next.later, [7]);
     }
 
     #[test]

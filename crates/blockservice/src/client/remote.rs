@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use blocks::ContentId;
+
 use super::Chunk;
-use super::flights::{Ahead, Flights, Keepable};
+use super::flights::{Ahead, Filling, Flights, Keepable};
 use crate::wire::Priority;
 use chunks::ChunkStore;
 use chunks::index::Index;
@@ -104,6 +106,16 @@ impl Remote {
         self.0.services()
     }
 
+    /// Has a service send what is lacking of a plan unasked, at once and whenever a stream of it breaks off.
+    pub(super) fn expect(&self, plan: ContentId, order: &[u32], has: impl Fn(u32) -> bool) {
+        self.0.expect(plan, order, has);
+    }
+
+    /// Fetches what the first program will be loaded with.
+    pub(super) fn expect_programs(&self) {
+        self.0.expect_programs();
+    }
+
     /// Returns whether a read would be requested from the service now.
     #[must_use]
     pub fn is_there(&self) -> bool {
@@ -169,6 +181,11 @@ impl Remote {
     /// Fetches chunks before they are read, until the returned value is dropped.
     pub(super) fn ahead(&self, chunks: &[u32]) -> Ahead {
         self.0.ahead(chunks)
+    }
+
+    /// Requests chunks that the local store lacks, behind all else.
+    pub(super) fn fill(&self, chunks: &[u32]) -> Filling<'_> {
+        self.0.fill(chunks)
     }
 
     /// Notes that chunks are read, and fetches those that will probably be read next.

@@ -17,6 +17,8 @@ use super::Chunk;
 use super::Remote;
 use super::flights::Keepable;
 use super::keep::StoreThread;
+use super::start::ServedPlan;
+use crate::plan_order;
 use crate::wire::Priority;
 use chunks::index::{CHUNK_BYTES, ChunkLocation, ZEROS};
 use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class};
@@ -117,6 +119,19 @@ impl NicSource {
     #[must_use]
     pub const fn remote(&self) -> &Remote {
         &self.remote
+    }
+
+    /// Has a service send unasked what is lacking of a plan here: one request brings it, and one more the rest of it
+    /// after a connection was lost. Without a service that can, or when nothing is lacking, nothing is requested.
+    pub fn expect(&self, plan: &ServedPlan) {
+        let order = plan_order(self.remote.index(), &plan.plan);
+        self.remote
+            .expect(plan.id, &order, |number| self.has(number));
+    }
+
+    /// Has what nearly each program is loaded with fetched from a far service, where no plan says what is read.
+    pub fn expect_programs(&self) {
+        self.remote.expect_programs();
     }
 
     /// Returns the store that keeps what came, if there is one.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use blocks::{ContentId, ReplayPlan};
-use bootimg::decode_plan;
+use bootimg::{FormatError, decode_plan};
 use fetch::StreamId;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -54,6 +54,19 @@ pub struct ServedPlan {
     pub id: ContentId,
     /// The plan; its files are those of the source's index.
     pub plan: ReplayPlan,
+}
+
+impl ServedPlan {
+    /// Reads a plan of a source.
+    ///
+    /// # Errors
+    /// If it is damaged, or that of another index.
+    pub fn read(bytes: &[u8], index: &Index) -> Result<Self, FormatError> {
+        Ok(Self {
+            id: ContentId::of(bytes),
+            plan: decode_plan(bytes, &index.id(), index.tree())?,
+        })
+    }
 }
 
 /// Why a source was not started.
@@ -213,6 +226,7 @@ impl Client {
             source: Arc::clone(&source),
             ask: wanted.ask,
             have: have.map_or(ContentId([0; 32]), |index| index.id()),
+            rest: None,
             stream: StreamId(self.shared.numbers.fetch_add(1, Relaxed)),
             waiter: Arc::downgrade(&waiter),
             begin: Box::new(begin),
@@ -309,13 +323,9 @@ impl Parts {
             Arc::clone(&index),
         );
         let mut receiver = None;
-        if let (Some((stream, request)), Some(plan)) = (answer.stream, &plan) {
-            flights.promised(
-                self.connection,
-                stream,
-                request,
-                &plan_order(&index, &plan.plan),
-            );
+        if let (Some((stream, _)), Some(plan)) = (answer.stream, &plan) {
+            let order = plan_order(&index, &plan.plan);
+            flights.streamed(plan.id, &order, (self.connection, stream));
             let weak: Weak<Flights> = Arc::downgrade(&flights);
             receiver = Some(weak as Weak<dyn Receiver>);
         }
@@ -350,11 +360,8 @@ impl Parts {
 
     /// Returns the plan; one that cannot be used costs speed.
     fn plan(&self, bytes: &[u8], index: &Index) -> Option<ServedPlan> {
-        match decode_plan(bytes, &index.id(), index.tree()) {
-            Ok(plan) => Some(ServedPlan {
-                id: ContentId::of(bytes),
-                plan,
-            }),
+        match ServedPlan::read(bytes, index) {
+            Ok(plan) => Some(plan),
             Err(error) => {
                 let name = String::from_utf8_lossy(&self.source.name);
                 log::warn!("the plan of {name} that the block service sent is not used: {error}");

@@ -29,6 +29,7 @@ use crate::wire::{Direction, ErrorCode, Frame, Message, Seal};
 use chunks::index::Index;
 use refusal::Refusal;
 use serving::transport::{Connected, drain, part};
+use start::Rest;
 use upload::{Upload, overdue};
 
 /// What is read of a connection at once: some READs, and of a PUT the beginning.
@@ -241,6 +242,15 @@ impl Connection<'_> {
                 Ok(())
             }
             Message::Start { ask, have, name } => self.start(request, ask, have, name).await,
+            Message::Resume {
+                have,
+                plan,
+                first,
+                name,
+            } => {
+                let rest = Rest { plan, first };
+                self.resume(request, have, rest, name).await
+            }
             Message::Skip { chunks } => self.skip(request, &chunks),
             Message::Promote { chunks } => self.promote(request, &chunks),
             other => self.answer(request, other, data).await,

@@ -24,6 +24,8 @@ const DESCRIPTION_BYTES: u64 = 16 << 20;
 /// The plan of a source's boots.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// The hash of its bytes.
+    pub(crate) id: ContentId,
     /// As it is sent.
     pub(crate) bytes: Vec<u8>,
     /// The chunks that a stream brings, in order.
@@ -83,8 +85,13 @@ impl Prepared {
         self.packed.get(index.id(), self.on_thread(pack)).await
     }
 
-    /// Returns the plan of the newest boot image of an index that is of use.
-    pub(crate) async fn plan(&self, catalog: &Catalog, index: &Arc<Index>) -> Option<Arc<Plan>> {
+    /// Returns the plan of the newest boot image of an index that is of use, or the one with the id `wanted`.
+    pub(crate) async fn plan(
+        &self,
+        catalog: &Catalog,
+        index: &Arc<Index>,
+        wanted: Option<ContentId>,
+    ) -> Option<Arc<Plan>> {
         for boot in catalog.boots(&index.id()) {
             let Some(path) = catalog.boot_path(&index.id(), &boot.id) else {
                 continue;
@@ -92,7 +99,9 @@ impl Prepared {
             let of = Arc::clone(index);
             let make = self.on_thread(move || plan_of(path, &of));
             let plan = self.plans.get((index.id(), boot.id), make).await;
-            if let Ok(Some(plan)) = plan.as_deref() {
+            if let Ok(Some(plan)) = plan.as_deref()
+                && wanted.is_none_or(|id| plan.id == id)
+            {
                 return Some(Arc::clone(plan));
             }
         }
@@ -130,5 +139,6 @@ fn plan_of(path: PathBuf, index: &Index) -> Result<Option<Arc<Plan>>, NotMade> {
         _ => return Ok(None),
     };
     let order = plan_order(index, &plan);
-    Ok(Some(Arc::new(Plan { bytes, order })))
+    let id = ContentId::of(&bytes);
+    Ok(Some(Arc::new(Plan { id, bytes, order })))
 }

@@ -24,6 +24,9 @@ use chunks::{ChunkId, Stored};
 /// The most chunks that a stream was requested to send before their turn, and whose turn has not come.
 const PROMOTED_MAX: usize = 65_536;
 
+/// The most chunks of which something is said before the order of a stream is known.
+const EARLY_MAX: usize = 65_536;
+
 /// Counts of streams since the service began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamCounters {
@@ -99,7 +102,16 @@ pub(crate) struct Receiver {
     pub(crate) machine: Arc<MachineCounters>,
 }
 
+/// What a client says of chunks of a stream.
+#[derive(Clone, Copy)]
+enum Said {
+    Skip,
+    Promote,
+}
+
 struct State {
+    /// What was said before the order was known; `None` from then on.
+    early: Option<Vec<(Said, Vec<u32>)>>,
     /// The next chunks, in order.
     order: VecDeque<u32>,
     /// What of it is still to be sent.
@@ -109,6 +121,20 @@ struct State {
     failed: u32,
     /// `None` when it is over; its connection keeps the stream longer.
     seat: Option<Seat>,
+}
+
+impl State {
+    /// Returns whether the order is not known yet: what is said of it is done when it is.
+    fn is_early(&mut self, said: Said, chunks: &[u32]) -> bool {
+        let Some(early) = &mut self.early else {
+            return false;
+        };
+        let known: usize = early.iter().map(|(_, chunks)| chunks.len()).sum();
+        if known + chunks.len() <= EARLY_MAX {
+            early.push((said, chunks.to_vec()));
+        }
+        true
+    }
 }
 
 impl Stream {
@@ -130,6 +156,7 @@ impl Stream {
             cancelled,
             counts: counts.clone(),
             state: Mutex::new(State {
+                early: Some(Vec::new()),
                 order: VecDeque::new(),
                 wanted: HashSet::new(),
                 sent: 0,
@@ -148,11 +175,22 @@ impl Stream {
         let mut state = self.state.lock();
         state.wanted = order.iter().copied().collect();
         state.order = order.iter().copied().collect();
+        let early = state.early.take();
+        drop(state);
+        for (said, chunks) in early.into_iter().flatten() {
+            match said {
+                Said::Skip => self.skip(&chunks),
+                Said::Promote => self.promote(&chunks),
+            }
+        }
     }
 
     /// Leaves out chunks that were not sent yet.
     pub(crate) fn skip(&self, chunks: &[u32]) {
         let mut state = self.state.lock();
+        if state.is_early(Said::Skip, chunks) {
+            return;
+        }
         for chunk in chunks {
             if state.wanted.remove(chunk) {
                 state.skipped += 1;
@@ -164,6 +202,9 @@ impl Stream {
     /// Sends chunks next that were not sent yet, the first of them first.
     pub(crate) fn promote(&self, chunks: &[u32]) {
         let mut state = self.state.lock();
+        if state.is_early(Said::Promote, chunks) {
+            return;
+        }
         let State { order, wanted, .. } = &mut *state;
         // Where one was before, it is passed over when it has been sent.
         for chunk in chunks.iter().rev().filter(|chunk| wanted.contains(chunk)) {

@@ -10,7 +10,7 @@ use super::message::Kind;
 /// The version of frames: all versions of the protocol have the same.
 pub const VERSION: u8 = 1;
 /// The supported versions of the protocol. HELLO and CHALLENGE agree on one.
-pub const PROTOCOLS: RangeInclusive<u16> = 1..=3;
+pub const PROTOCOLS: RangeInclusive<u16> = 1..=4;
 /// Bytes of a head.
 pub const HEAD_BYTES: usize = 32;
 /// The most bytes of a body: a list of 64 wants takes 300, a name 255.

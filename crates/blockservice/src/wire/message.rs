@@ -53,7 +53,7 @@ numbered! {
         Chunk = 8, Cancel = 9, Prefetch = 10, Prefetched = 11, Get = 12, Piece = 13, Boots = 14,
         BootList = 15, Put = 16, PutDone = 17, Stat = 18, Stats = 19, GoAway = 21,
         Error = 22, Start = 23, Started = 24, Index = 25, Plan = 26, Streamed = 27,
-        StreamEnd = 28, Skip = 29, Promote = 30,
+        StreamEnd = 28, Skip = 29, Promote = 30, Resume = 31,
     }
 }
 
@@ -268,6 +268,12 @@ pub enum Message {
     Promote {
         chunks: Vec<u32>,
     },
+    Resume {
+        have: ContentId,
+        plan: ContentId,
+        first: u32,
+        name: Vec<u8>,
+    },
 }
 
 impl Message {
@@ -302,6 +308,7 @@ impl Message {
             Self::StreamEnd { .. } => Kind::StreamEnd,
             Self::Skip { .. } => Kind::Skip,
             Self::Promote { .. } => Kind::Promote,
+            Self::Resume { .. } => Kind::Resume,
         }
     }
 }

@@ -106,9 +106,13 @@ impl<K: Key> Engine<K> {
         let expected = matches!(via, Via::Stream(_)) && owed != Expected::No;
         if self.flights.contains_key(&key) {
             self.skip(key);
+            self.plan_has(&key);
             self.finish(now, key, Verdict::Here);
             Arrival::First
-        } else if expected {
+        } else if expected || self.streams.coming(&key).is_some() {
+            // A stream that took over from the one that brings it need not.
+            self.skip(key);
+            self.plan_has(&key);
             Arrival::First
         } else {
             self.counts.duplicates += 1;

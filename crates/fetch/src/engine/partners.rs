@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::wanting::End;
 use super::{Alarm, Engine};
 use crate::exchange::{Action, Lane, Peer, Server, StreamId};
+use crate::flights::Flight;
 use crate::peers::{PeerState, State, Trust};
 use crate::want::{Key, Verdict};
 
@@ -74,17 +75,20 @@ impl<K: Key> Engine<K> {
     /// # Panics
     /// If the peer is another engine's.
     pub fn on_peer_lost(&mut self, now: Duration, peer: Peer) {
-        self.peers[peer.index()].promotes = false;
+        let state = &mut self.peers[peer.index()];
+        (state.promotes, state.resumes) = (false, false);
         self.put_out(now, peer, Out::Lost);
     }
 
     /// Records the end of a stream. Promised pieces that did not arrive are requested if they are wanted.
     pub fn on_stream_end(&mut self, now: Duration, stream: StreamId) {
+        self.stream_came_to_its_end(stream);
         let Some((peer, missing)) = self.streams.end(stream) else {
             return;
         };
         self.hear(now, peer);
-        self.leave_stream(now, stream, &missing);
+        let left = self.leave_stream(stream, &missing);
+        self.ask_for(now, &left);
         self.watch(now, peer);
     }
 
@@ -103,14 +107,26 @@ impl<K: Key> Engine<K> {
         self.peers.iter().any(PeerState::is_up)
     }
 
-    /// Requests what waited for a stream.
-    fn leave_stream(&mut self, now: Duration, stream: StreamId, keys: &[K]) {
+    /// Has nothing wait for a stream any more, and returns what did.
+    fn leave_stream(&mut self, stream: StreamId, keys: &[K]) -> Vec<K> {
+        let mut left = Vec::new();
         for key in keys {
             if let Some(flight) = self.flights.get_mut(key)
                 && flight.stream == Some(stream)
             {
                 flight.stream = None;
                 self.timers.clear(Alarm::Flight(*key));
+                left.push(*key);
+            }
+        }
+        left
+    }
+
+    /// Requests what waited for a stream that is over, unless another one brings it.
+    fn ask_for(&mut self, now: Duration, keys: &[K]) {
+        for key in keys {
+            let waits = |flight: &Flight| flight.stream.is_some() || flight.queued.is_some();
+            if !self.flights.get(key).is_some_and(waits) && !self.wait_for_stream(now, *key) {
                 self.enqueue(now, *key, End::Back);
             }
         }
@@ -157,18 +173,24 @@ impl<K: Key> Engine<K> {
         self.share_rate(now, peer);
         self.believe_if_alone(now);
         self.drop_requests(now, peer, out);
+        let mut left = Vec::new();
         for stream in self.streams.ids_of(peer) {
             let missing = match out {
                 // It may go on: what then comes first is welcome.
-                Out::Stalled => self.streams.expected_of(stream),
-                Out::Lost => self.streams.end(stream).map_or_else(Vec::new, |end| end.1),
-                Out::Disbelieved(_) => {
+                Out::Stalled if !self.is_continued_elsewhere(stream) => {
+                    self.streams.expected_of(stream)
+                }
+                Out::Lost => self.break_off(stream),
+                Out::Stalled | Out::Disbelieved(_) => {
                     self.actions.push_back(Action::EndStream { peer, stream });
-                    self.streams.end(stream).map_or_else(Vec::new, |end| end.1)
+                    self.break_off(stream)
                 }
             };
-            self.leave_stream(now, stream, &missing);
+            left.extend(self.leave_stream(stream, &missing));
         }
+        // First, so that what waited is not requested if another stream brings it.
+        self.resume(now);
+        self.ask_for(now, &left);
         self.settle_queues(now);
     }
 

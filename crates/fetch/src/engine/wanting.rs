@@ -236,7 +236,8 @@ impl<K: Key> Engine<K> {
             return false;
         };
         let urgent = flight.priority == Priority::Demand;
-        let Some(alarm) = self.stream_alarm(now, peer, ahead, flight.bytes) else {
+        let begins = self.streams.begins(stream).max(now);
+        let Some(alarm) = self.stream_alarm(now, begins, peer, ahead, flight.bytes) else {
             return false;
         };
         let (later, mut alarm) = alarm;
@@ -247,7 +248,7 @@ impl<K: Key> Engine<K> {
             }
             self.counts.reordered += 1;
             let bytes = self.flights.get(&key).map_or(0, |flight| flight.bytes);
-            let first = self.stream_alarm(now, peer, u64::from(bytes), bytes);
+            let first = self.stream_alarm(now, begins, peer, u64::from(bytes), bytes);
             alarm = first.map_or(alarm, |(_, alarm)| alarm);
         }
         if urgent {
@@ -259,11 +260,12 @@ impl<K: Key> Engine<K> {
         true
     }
 
-    /// Returns whether a stream brings something later than a request of its own would, and when to
-    /// ask after all; `None` if the stream's peer cannot be waited for.
+    /// Returns whether a stream that comes from `begins` on brings something later than a request of its own would, and
+    /// when to ask after all; `None` if the stream's peer cannot be waited for.
     fn stream_alarm(
         &self,
         now: Duration,
+        begins: Duration,
         peer: Peer,
         ahead: u64,
         bytes: u32,
@@ -273,7 +275,7 @@ impl<K: Key> Engine<K> {
             return None;
         }
         let rate = sender.rate(&self.config);
-        let expected = transfer(ahead, rate);
+        let expected = begins.saturating_sub(now) + transfer(ahead, rate);
         // Connections to one server share a line: one that brought little was not measured.
         let rate_of = |other: &PeerState| match other.server == sender.server {
             true => other.rate(&self.config).min(rate),
@@ -296,9 +298,20 @@ impl<K: Key> Engine<K> {
     /// # Panics
     /// If the peer is another engine's.
     pub fn promised(&mut self, now: Duration, peer: Peer, stream: StreamId, pieces: &[Piece<K>]) {
-        let fresh = self
-            .streams
-            .promise(peer, stream, pieces, self.config.promised);
+        self.promise(now, peer, stream, now, pieces);
+    }
+
+    /// The same of a stream that comes from `begins` on.
+    pub(super) fn promise(
+        &mut self,
+        now: Duration,
+        peer: Peer,
+        stream: StreamId,
+        begins: Duration,
+        pieces: &[Piece<K>],
+    ) {
+        let most = self.config.promised;
+        let fresh = self.streams.promise(peer, stream, begins, pieces, most);
         for piece in fresh {
             let Some(flight) = self.flights.get(&piece.key) else {
                 continue;
@@ -319,6 +332,7 @@ impl<K: Key> Engine<K> {
     /// Records that pieces are not needed from any stream: their senders are notified.
     pub fn unneeded(&mut self, now: Duration, keys: &[K]) {
         for key in keys {
+            self.plan_has(key);
             let sender = self.streams.coming(key).map(|(_, peer, _)| peer);
             if self
                 .flights

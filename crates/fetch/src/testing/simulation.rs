@@ -1,6 +1,6 @@
 //! The caller of an engine, in virtual time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::model::Promises;
@@ -33,6 +33,13 @@ pub enum Step {
     Stream {
         /// The peer that sends them.
         peer: Peer,
+        /// The pieces, in this order.
+        pieces: Vec<Piece<u32>>,
+    },
+    /// There is a plan; what is published of it is not lacking.
+    Plan {
+        /// The peer that begins to send it unasked, if one does.
+        sender: Option<Peer>,
         /// The pieces, in this order.
         pieces: Vec<Piece<u32>>,
     },
@@ -74,6 +81,8 @@ pub struct Report {
     pub published: usize,
     /// Bytes that lines carried to the engine.
     pub carried_bytes: u64,
+    /// Who was asked for the rest of a plan, and from which place on.
+    pub resumed: Vec<(Peer, usize)>,
 }
 
 impl Report {
@@ -112,6 +121,10 @@ pub struct Simulation {
     now: Duration,
     tickets: Vec<Ticket>,
     streams: u64,
+    plan: Vec<Piece<u32>>,
+    /// Those that send the rest of a plan.
+    resumers: BTreeSet<Peer>,
+    resumed: Vec<(Peer, usize)>,
     ended: Vec<Ended>,
     carried_bytes: u64,
     in_flight_max: u64,
@@ -132,6 +145,9 @@ impl Simulation {
             now: Duration::ZERO,
             tickets: Vec::new(),
             streams: 0,
+            plan: Vec::new(),
+            resumers: BTreeSet::new(),
+            resumed: Vec::new(),
             ended: Vec::new(),
             carried_bytes: 0,
             in_flight_max: config.in_flight_bytes,
@@ -164,6 +180,12 @@ impl Simulation {
         self.engine.allow_promotion(peer);
     }
 
+    /// Has the server of a peer send the rest of a plan when it is asked for it, whenever its connection stands.
+    pub fn allow_resuming(&mut self, peer: Peer) {
+        self.resumers.insert(peer);
+        self.engine.allow_resuming(peer);
+    }
+
     /// Adds a step of the script.
     pub fn at(&mut self, at: Duration, step: Step) {
         self.schedule(at, Event::Step(step));
@@ -191,6 +213,7 @@ impl Simulation {
                     counts: self.engine.counts(),
                     published: self.model.published(),
                     carried_bytes: self.carried_bytes,
+                    resumed: self.resumed,
                 };
             };
             self.now = self.now.max(next);
@@ -257,6 +280,15 @@ impl Simulation {
                 self.model.cancelled(request);
                 self.travel(peer, Event::Cancelled(peer, Via::Request(request)));
             }
+            Action::Resume {
+                peer,
+                stream,
+                first,
+            } => {
+                self.resumed.push((peer, first));
+                let rest = self.plan[first..].to_vec();
+                self.travel(peer, Event::Asked(peer, Via::Stream(stream), rest));
+            }
             Action::EndStream { peer, stream } => {
                 self.travel(peer, Event::Cancelled(peer, Via::Stream(stream)));
             }
@@ -283,6 +315,10 @@ impl Simulation {
             Event::Up(peer) => {
                 let rtt = self.network.delay(peer) * 2;
                 self.engine.on_peer_up(self.now, peer, Some(rtt));
+                if self.resumers.contains(&peer) {
+                    self.engine.allow_promotion(peer);
+                    self.engine.allow_resuming(peer);
+                }
             }
             Event::Lost(peer) => {
                 self.connection(peer).close();
@@ -331,17 +367,32 @@ impl Simulation {
                 }
             }
             Step::Stream { peer, mut pieces } => {
-                if !self.engine.is_up(peer) {
-                    return;
-                }
                 pieces.retain(|piece| !self.model.has(piece.key));
-                self.streams += 1;
-                let stream = StreamId(self.streams);
-                self.engine.promised(self.now, peer, stream, &pieces);
-                // The promise came with the stream's head: its pieces are right behind.
-                self.connection(peer).ask(Via::Stream(stream), &pieces);
+                let _begun = self.stream(peer, &pieces);
+            }
+            Step::Plan { sender, pieces } => {
+                let lacking = pieces.iter().copied();
+                let lacking: Vec<_> = lacking.filter(|piece| !self.model.has(piece.key)).collect();
+                let stream = sender.and_then(|peer| self.stream(peer, &lacking));
+                let model = &self.model;
+                let lacks = |key: &u32| !model.has(*key);
+                self.engine.plan(&pieces, stream, lacks);
+                self.plan = pieces;
             }
         }
+    }
+
+    /// Has a peer send pieces unasked, if it can.
+    fn stream(&mut self, peer: Peer, pieces: &[Piece<u32>]) -> Option<StreamId> {
+        if !self.engine.is_up(peer) {
+            return None;
+        }
+        self.streams += 1;
+        let stream = StreamId(self.streams);
+        self.engine.promised(self.now, peer, stream, pieces);
+        // The promise came with the stream's head: its pieces are right behind.
+        self.connection(peer).ask(Via::Stream(stream), pieces);
+        Some(stream)
     }
 
     fn arrived(&mut self, peer: Peer, message: Message) {

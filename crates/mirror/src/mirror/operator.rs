@@ -3,6 +3,7 @@
 use prometheus_client::registry::Registry;
 
 use super::Mirror;
+use super::apart::RangeStats;
 use super::counters::register_state;
 use crate::blobs::BlobCache;
 use serving::load::LoadReport;
@@ -29,6 +30,8 @@ pub struct UpstreamStats {
     pub name: String,
     /// Whether its last request failed, so that requests with a fallback do not wait for it.
     pub is_out: bool,
+    /// Ranges of blobs that were requested of it, ahead of downloads.
+    pub ranges: RangeStats,
 }
 
 impl Mirror {
@@ -38,6 +41,7 @@ impl Mirror {
         let upstreams = self.upstreams.iter().map(|upstream| UpstreamStats {
             name: upstream.name().to_owned(),
             is_out: upstream.is_out(),
+            ranges: self.apart.stats_of(upstream.name()),
         });
         let (catalog_bytes, catalog_budget_bytes) = self.catalog.size();
         MirrorStats {
@@ -60,5 +64,6 @@ impl Mirror {
         let registry = registry.sub_registry_with_prefix("nicfetch_mirror");
         self.counters.register(registry);
         register_state(registry, &self.blobs, &self.catalog, &self.config.load);
+        self.apart.register(registry);
     }
 }

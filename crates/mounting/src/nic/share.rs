@@ -44,10 +44,12 @@ impl Nic {
                 if let Some(boot) = self.served_boot(source) {
                     return Ok(Some(boot));
                 }
-                if self.plan_requested == PlanRequested::Yes {
-                    return Ok(None);
-                }
-                let Some((name, image)) = self.newest_boot() else {
+                let newest = match self.plan_requested {
+                    PlanRequested::Yes => None,
+                    PlanRequested::No => self.newest_boot(),
+                };
+                let Some((name, image)) = newest else {
+                    source.expect_programs();
                     return Ok(None);
                 };
                 let image = Arc::new(image.attach(tree));
@@ -86,6 +88,7 @@ impl Nic {
             PlanRequested::Yes => self.plan.clone(),
             PlanRequested::No => self.ask_for_plan(),
         }?;
+        source.expect(&plan);
         let blocks = BootBlocks::OfSource(Planned::new(Arc::clone(source), &plan.plan));
         Some(NicBoot {
             name: format!("{}:{}", self.name.label(), plan.id.short()),

@@ -148,7 +148,10 @@ impl Inner {
                     verdict,
                 } => self.done(state, now, ticket, key, verdict, landed),
                 // There are no streams here.
-                Action::Skip { .. } | Action::Promote { .. } | Action::EndStream { .. } => {}
+                Action::Skip { .. }
+                | Action::Promote { .. }
+                | Action::Resume { .. }
+                | Action::EndStream { .. } => {}
             }
         }
         let next = state.engine.next_wake();

@@ -1,9 +1,11 @@
 //! Requests to the service, as frames, with the receivers of the responses.
 
 use super::starting::Starting;
-use super::{Command, Connection, OpenRead, Pending, Reads, STARTS_SINCE, StartRefused};
+use super::{
+    Command, Connection, OpenRead, Pending, RESUMES_SINCE, Reads, STARTS_SINCE, StartRefused,
+};
 use crate::wire::{Frame, Message, SKIPS_MAX};
-use fetch::RequestId;
+use fetch::{RequestId, StreamId};
 
 /// A frame to write, and the receiver of its response.
 #[derive(Debug)]
@@ -15,54 +17,85 @@ struct Request {
 impl Connection {
     /// Turns commands into frames, and registers the receivers of their responses.
     pub(in crate::client) fn frames(&self, commands: Vec<Command>) -> Vec<Frame> {
+        // One after the other: what is said of a stream may follow its START at once.
+        let requests = commands.into_iter();
+        requests
+            .flat_map(|command| {
+                let requests = self.requests(command).into_iter();
+                requests.map(|request| self.note(request))
+            })
+            .collect()
+    }
+
+    fn requests(&self, command: Command) -> Vec<Request> {
         let mut requests = Vec::new();
-        for command in commands {
-            match command {
-                Command::Ask(message, data, answer) => {
-                    let frame = Frame {
-                        request: 0,
-                        message,
-                        data,
-                    };
-                    requests.push((frame, Pending::Answer(answer)).into());
-                }
-                Command::Open(source) => {
-                    let mut state = self.state.lock();
-                    if state.handles.contains_key(&source.number)
-                        || state.opening.contains_key(&source.number)
-                    {
-                        continue;
-                    }
-                    state.opening.insert(source.number, Vec::new());
-                    drop(state);
-                    let name = source.name.clone();
-                    let frame = Frame::new(0, Message::Open { name });
-                    requests.push((frame, Pending::Opened(source)).into());
-                }
-                Command::Start => requests.extend(self.take_starts()),
-                Command::Read(reads) => requests.extend(self.read_of(reads)),
-                Command::Cancel(source, request) => {
-                    requests.extend(self.cancel_of(source, request));
-                }
-                Command::Skip(stream, chunks) => {
-                    let pieces = chunks.chunks(SKIPS_MAX).map(<[u32]>::to_vec);
-                    let frame = |chunks| Frame::new(stream, Message::Skip { chunks });
-                    requests.extend(pieces.map(frame).map(Request::from));
-                }
-                Command::Promote(stream, chunks) => {
-                    let pieces = chunks.chunks(SKIPS_MAX).map(<[u32]>::to_vec);
-                    let frame = |chunks| Frame::new(stream, Message::Promote { chunks });
-                    requests.extend(pieces.map(frame).map(Request::from));
-                }
-                Command::CancelStream(stream) => {
-                    requests.push(Frame::new(stream, Message::Cancel).into());
-                }
+        match command {
+            Command::Ask(message, data, answer) => {
+                let frame = Frame {
+                    request: 0,
+                    message,
+                    data,
+                };
+                requests.push((frame, Pending::Answer(answer)).into());
             }
+            Command::Open(source) => {
+                let mut state = self.state.lock();
+                if state.handles.contains_key(&source.number)
+                    || state.opening.contains_key(&source.number)
+                {
+                    return requests;
+                }
+                state.opening.insert(source.number, Vec::new());
+                drop(state);
+                let name = source.name.clone();
+                let frame = Frame::new(0, Message::Open { name });
+                requests.push((frame, Pending::Opened(source)).into());
+            }
+            Command::Start => requests.extend(self.take_starts()),
+            Command::Read(reads) => requests.extend(self.read_of(reads)),
+            Command::Cancel(source, request) => {
+                requests.extend(self.cancel_of(source, request));
+            }
+            Command::Skip(stream, chunks) => {
+                return self.of_stream(stream, &chunks, |chunks| Message::Skip { chunks });
+            }
+            Command::Promote(stream, chunks) => {
+                return self.of_stream(stream, &chunks, |chunks| Message::Promote { chunks });
+            }
+            Command::CancelStream(stream) => {
+                let request = self.request_of(stream);
+                requests.extend(request.map(cancel));
+            }
+            Command::CancelStart(request) => requests.push(cancel(request)),
         }
         requests
-            .into_iter()
-            .map(|request| self.note(request))
-            .collect()
+    }
+
+    /// Turns what is said of chunks of a stream into requests; none if it is over.
+    fn of_stream(
+        &self,
+        stream: StreamId,
+        chunks: &[u32],
+        message: fn(Vec<u32>) -> Message,
+    ) -> Vec<Request> {
+        let Some(request) = self.request_of(stream) else {
+            return Vec::new();
+        };
+        let pieces = chunks.chunks(SKIPS_MAX).map(<[u32]>::to_vec);
+        let frames = pieces.map(|chunks| Frame::new(request, message(chunks)));
+        frames.map(Request::from).collect()
+    }
+
+    /// Returns the number of the START of a stream, unless that is over.
+    fn request_of(&self, stream: StreamId) -> Option<u64> {
+        let state = self.state.lock();
+        let is_its = |pending: &Pending| match pending {
+            Pending::Start(starting) => starting.request.stream == stream,
+            Pending::Stream(of, _) => *of == stream,
+            Pending::Answer(_) | Pending::Opened(_) | Pending::Chunks(_) => false,
+        };
+        let found = state.pending.iter().find(|(_, pending)| is_its(pending));
+        found.map(|(request, _)| *request)
     }
 
     /// Returns the STARTs that somebody still waits for.
@@ -74,7 +107,11 @@ impl Connection {
             if start.waiter.strong_count() == 0 {
                 continue;
             }
-            if version < STARTS_SINCE {
+            let since = match start.rest {
+                Some(_) => RESUMES_SINCE,
+                None => STARTS_SINCE,
+            };
+            if version < since {
                 let _nobody = (start.begin)(Err(StartRefused::Old));
                 continue;
             }
@@ -142,6 +179,10 @@ impl Connection {
         }
         frame
     }
+}
+
+fn cancel(request: u64) -> Request {
+    Frame::new(request, Message::Cancel).into()
 }
 
 impl From<(Frame, Pending)> for Request {

@@ -52,6 +52,8 @@ pub(in crate::client) struct StartRequest {
     pub(in crate::client) ask: Ask,
     /// The index that the client has; zeros for none.
     pub(in crate::client) have: ContentId,
+    /// The plan that the client has, and from which of its chunks on it lacks some: it wants these, and nothing else.
+    pub(in crate::client) rest: Option<(ContentId, u32)>,
     /// Chosen by the client, for the stream that may follow.
     pub(in crate::client) stream: StreamId,
     /// Dropped when no thread waits for it any more.
@@ -77,6 +79,7 @@ struct Announced {
     raw_len: u64,
     packed_len: u64,
     plan_len: u64,
+    plan_chunks: u32,
 }
 
 /// A START that was sent.
@@ -114,10 +117,16 @@ impl Starting {
 
     /// Returns the request.
     pub(super) fn message(&self) -> Message {
-        Message::Start {
-            ask: self.request.ask,
-            have: self.request.have,
-            name: self.request.source.name.clone(),
+        let (have, name) = (self.request.have, self.request.source.name.clone());
+        let ask = self.request.ask;
+        match self.request.rest {
+            None => Message::Start { ask, have, name },
+            Some((plan, first)) => Message::Resume {
+                have,
+                plan,
+                first,
+                name,
+            },
         }
     }
 
@@ -135,7 +144,7 @@ impl Starting {
                     raw_len,
                     packed_len,
                     plan_len,
-                    ..
+                    plan_chunks,
                 },
                 None,
             ) => {
@@ -153,6 +162,7 @@ impl Starting {
                     raw_len,
                     packed_len,
                     plan_len,
+                    plan_chunks,
                 });
             }
             (Message::Index, Some(_)) => self.index.extend_from_slice(&frame.data),
@@ -195,7 +205,10 @@ impl Starting {
         let Some(announced) = self.announced else {
             return (self.request.begin)(Err(StartRefused::Wrong("no STARTED")));
         };
-        let streams = self.request.ask == Ask::Chunks && announced.plan_len > 0;
+        let streams = match self.request.rest {
+            None => self.request.ask == Ask::Chunks && announced.plan_len > 0,
+            Some(_) => announced.plan_chunks > 0,
+        };
         let packed = announced.packed_len > 0;
         let answer = StartAnswer {
             id: announced.id,

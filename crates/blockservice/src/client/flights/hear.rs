@@ -71,6 +71,12 @@ impl Receiver for Flights {
             if is_up {
                 let rtt = link.round_trip();
                 state.engine.on_peer_up(now, peer, rtt);
+                if link.promotes() {
+                    state.engine.allow_promotion(peer);
+                }
+                if link.resumes() {
+                    state.engine.allow_resuming(peer);
+                }
                 let service = self.connections.of(link.service());
                 let rate = service.iter().map(|c| c.rate()).max();
                 if let Some(rate) = rate.filter(|rate| *rate > 0) {
@@ -79,7 +85,7 @@ impl Receiver for Flights {
                         .on_rate(now, peer, rate.saturating_mul(RAW_TO_SENT));
                 }
             } else {
-                state.streams.retain(|_, (of, _)| *of != connection);
+                state.streams.retain(|_, of| of.connection != connection);
                 state.engine.on_peer_lost(now, peer);
             }
         }

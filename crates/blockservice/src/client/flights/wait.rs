@@ -87,7 +87,42 @@ impl Drop for Ahead {
     }
 }
 
+/// Chunks for a store, until this is dropped.
+#[derive(Debug)]
+pub(in crate::client) struct Filling<'a> {
+    held: Held<'a>,
+    done: Arc<Notify>,
+}
+
+impl Filling<'_> {
+    /// Waits on the calling thread until all have ended; returns whether they have within `patience`, or never will.
+    pub(in crate::client) fn wait(&self, patience: Duration) -> bool {
+        let wait = async { tokio::time::timeout(patience, self.done.notified()).await };
+        let ended = self.held.flights.driver.block_on(wait);
+        ended.is_none_or(|in_time| in_time.is_ok())
+    }
+
+    /// Returns what has come of `numbers`.
+    pub(in crate::client) fn take(self, numbers: &[u32]) -> Vec<Option<Chunk>> {
+        let flights = self.held.flights;
+        let (came, open) = self.held.take();
+        flights.counters.late.fetch_add(open as u64, Relaxed);
+        let open = |number: &u32| flights.open(*number, came.get(number)?);
+        numbers.iter().map(open).collect()
+    }
+}
+
 impl Flights {
+    /// Requests chunks for a store, behind all else.
+    pub(in crate::client) fn fill(&self, numbers: &[u32]) -> Filling<'_> {
+        let held = self.want(numbers, Priority::Fill, Instant::now() + AHEAD);
+        let state = self.state.lock();
+        let waiting = state.tickets.get(&held.ticket);
+        let done = waiting.map_or_else(Default::default, |waiting| Arc::clone(&waiting.done));
+        drop(state);
+        Filling { held, done }
+    }
+
     /// Returns chunks by their numbers: those in memory, and those that arrive until `deadline`. Waits on
     /// the calling thread. Returns early when no more will arrive, and when the client
     /// is dropped.
@@ -132,7 +167,7 @@ impl Flights {
         }
         // Asked by whoever drives: then nobody has to be woken for it.
         let came = async {
-            let held = self.want(&lacking, priority, deadline)?;
+            let held = self.want(&lacking, priority, deadline);
             let done = {
                 let state = self.state.lock();
                 Arc::clone(&state.tickets.get(&held.ticket)?.done)
@@ -192,8 +227,8 @@ impl Flights {
         numbers.iter().map(look).collect()
     }
 
-    /// Asks for chunks; `None` if there is none of these.
-    fn want(&self, numbers: &[u32], priority: Priority, deadline: Instant) -> Option<Held<'_>> {
+    /// Asks for chunks.
+    fn want(&self, numbers: &[u32], priority: Priority, deadline: Instant) -> Held<'_> {
         let now = self.now();
         let deadline = deadline.saturating_duration_since(self.epoch);
         let mut guard = self.state.lock();
@@ -217,10 +252,10 @@ impl Flights {
         state.tickets.insert(ticket, waiting);
         self.act(state, now, None);
         drop(guard);
-        Some(Held {
+        Held {
             flights: self,
             ticket,
-        })
+        }
     }
 
     fn leave(&self, ticket: Ticket) {

@@ -13,6 +13,15 @@ const IN_NAMES: &[u8] = b".so";
 /// What a loader and the C library read of a program beside its libraries: where these are, and what the program's
 /// locale is. Only files that are there count, and those of the first locales.
 const BESIDE: [&[u8]; 3] = [b"ld.so.cache", b"LC_CTYPE", b"gconv-modules.cache"];
+/// What nearly each program is loaded with: its loader, the list of libraries, and the C library. Those that are there are
+/// known before the first program is.
+const FIRST: [&[u8]; 5] = [
+    b"ld-linux-x86-64.so.2",
+    b"ld-linux-aarch64.so.1",
+    b"ld.so.cache",
+    b"libc.so.6",
+    b"libm.so.6",
+];
 /// Symbolic links that are followed from a name to its file.
 const LINKS_MAX: usize = 8;
 /// Files of one name in different directories that are taken: which one is loaded is not looked up.
@@ -40,6 +49,15 @@ impl Libraries {
     /// Returns whether a file was not examined before, and marks it.
     pub(super) fn is_new(&mut self, file: FileId) -> bool {
         self.known.insert(file)
+    }
+
+    /// Returns the files that nearly each program is loaded with.
+    pub(super) fn first(&mut self, tree: &Tree) -> Vec<FileId> {
+        let by_name = self.by_name.get_or_insert_with(|| by_name(tree));
+        let files = FIRST.iter().filter_map(|name| by_name.get(*name));
+        let mut files: Vec<_> = files.flatten().copied().collect();
+        files.dedup();
+        files
     }
 
     /// Removes and returns the files that wait for a chunk.

@@ -1,4 +1,4 @@
-//! START requests: index, plan and chunks of a source in one exchange.
+//! START requests: index, plan and chunks of a source in one exchange. RESUME: the rest of a plan's chunks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,10 +17,12 @@ use chunks::index::Index;
 pub(super) const STREAMS_SINCE: u16 = 2;
 /// The first version of the protocol that has PROMOTE.
 const PROMOTES_SINCE: u16 = 3;
+/// The first version of the protocol that has RESUME.
+const RESUMES_SINCE: u16 = 4;
 /// The most STARTs of a connection that are not answered yet.
 const STARTS_MAX: usize = 8;
 
-/// A START whose answers are not all queued yet. It does not keep its connection from other
+/// A START or RESUME whose answers are not all queued yet. It does not keep its connection from other
 /// requests: a plan may take a while to make.
 struct Starting {
     shared: Arc<Shared>,
@@ -31,8 +33,17 @@ struct Starting {
     /// Whether the client has the index.
     has: Has,
     ask: Ask,
+    /// What is streamed of a plan that the client has.
+    rest: Option<Rest>,
     cancelled: Arc<AtomicBool>,
     stream: Option<Arc<Stream>>,
+}
+
+/// A plan that a client has, and from which of its chunks on it lacks some.
+#[derive(Clone, Copy)]
+pub(super) struct Rest {
+    pub(super) plan: ContentId,
+    pub(super) first: u32,
 }
 
 /// What a client has of the index.
@@ -51,7 +62,30 @@ impl Connection<'_> {
         have: ContentId,
         name: Vec<u8>,
     ) -> Result<(), Refusal> {
-        self.needs_streams()?;
+        self.needs(STREAMS_SINCE)?;
+        self.begin(request, (ask, None), have, name).await
+    }
+
+    /// Opens a source, and sends the rest of a plan's chunks.
+    pub(super) async fn resume(
+        &mut self,
+        request: u64,
+        have: ContentId,
+        rest: Rest,
+        name: Vec<u8>,
+    ) -> Result<(), Refusal> {
+        self.needs(RESUMES_SINCE)?;
+        self.begin(request, (Ask::Chunks, Some(rest)), have, name)
+            .await
+    }
+
+    async fn begin(
+        &mut self,
+        request: u64,
+        (ask, rest): (Ask, Option<Rest>),
+        have: ContentId,
+        name: Vec<u8>,
+    ) -> Result<(), Refusal> {
         let busy = |text: &str| Err(Refusal(ErrorCode::Busy, text.to_owned()));
         if ask == Ask::Chunks
             && self
@@ -86,6 +120,7 @@ impl Connection<'_> {
             },
             index,
             ask,
+            rest,
             cancelled,
             stream,
         };
@@ -99,7 +134,7 @@ impl Connection<'_> {
 
     /// Leaves chunks out of the stream.
     pub(super) fn skip(&self, request: u64, chunks: &[u32]) -> Result<(), Refusal> {
-        self.needs_streams()?;
+        self.needs(STREAMS_SINCE)?;
         // One that is over may be answered by what was on its way.
         if let Some(stream) = self.stream.upgrade()
             && stream.request() == request
@@ -111,9 +146,7 @@ impl Connection<'_> {
 
     /// Sends chunks of the stream first.
     pub(super) fn promote(&self, request: u64, chunks: &[u32]) -> Result<(), Refusal> {
-        if self.protocol < PROMOTES_SINCE {
-            return Err(Refusal::rule("this frame is of version 3"));
-        }
+        self.needs(PROMOTES_SINCE)?;
         if let Some(stream) = self.stream.upgrade()
             && stream.request() == request
         {
@@ -122,10 +155,13 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn needs_streams(&self) -> Result<(), Refusal> {
-        match self.protocol >= STREAMS_SINCE {
+    /// Refuses a frame that a connection of this version does not have.
+    fn needs(&self, version: u16) -> Result<(), Refusal> {
+        match self.protocol >= version {
             true => Ok(()),
-            false => Err(Refusal::rule("this frame is of version 2")),
+            false => Err(Refusal::rule(&format!(
+                "this frame is of version {version}"
+            ))),
         }
     }
 
@@ -157,21 +193,31 @@ impl Starting {
         let prepared = &self.shared.prepared;
         let packed = match self.has {
             Has::All => Ok(None),
+            // It has the plan of another index.
+            Has::Nothing if self.rest.is_some() => Ok(None),
             Has::Nothing => prepared.packed(&self.index).await.map(Some),
         };
         let packed = match packed {
             Ok(packed) => packed,
             Err(NotMade) => return self.fail(),
         };
-        let plan = match self.ask {
-            Ask::Index => None,
-            Ask::Plan | Ask::Chunks => prepared.plan(&self.shared.catalog, &self.index).await,
+        let wanted = self.rest.map(|rest| rest.plan);
+        let plan = match (self.ask, self.has, wanted) {
+            (Ask::Index, ..) | (_, Has::Nothing, Some(_)) => None,
+            _ => {
+                let catalog = &self.shared.catalog;
+                prepared.plan(catalog, &self.index, wanted).await
+            }
         };
-        if let (Some(stream), Some(plan)) = (&self.stream, &plan) {
-            // Before the client knows of them: from now on it may skip.
-            stream.set_order(&plan.order);
+        let order = plan.as_deref().map_or(&[][..], |plan| self.streamed(plan));
+        if let Some(stream) = &self.stream {
+            // Before the client knows of them.
+            stream.set_order(order);
         }
-        self.say(self.started(packed.as_deref(), plan.as_deref()));
+        let chunks = order.len();
+        // Who asks for the rest has the plan.
+        let plan = plan.as_deref().filter(|_| wanted.is_none());
+        self.say(self.started(packed.as_deref(), plan, chunks));
         if let Some(packed) = packed {
             self.send(&Message::Index, &packed.bytes).await;
         }
@@ -191,9 +237,17 @@ impl Starting {
         }
     }
 
-    fn started(&self, packed: Option<&Packed>, plan: Option<&Plan>) -> Message {
-        let streamed = plan.filter(|_| self.stream.is_some());
-        let plan_chunks = streamed.map_or(0, |plan| plan.order.len());
+    /// Returns the chunks of a plan that are sent unasked.
+    fn streamed<'a>(&self, plan: &'a Plan) -> &'a [u32] {
+        let first = self.rest.map_or(0, |rest| rest.first);
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        match self.stream {
+            Some(_) => plan.order.get(first..).unwrap_or_default(),
+            None => &[],
+        }
+    }
+
+    fn started(&self, packed: Option<&Packed>, plan: Option<&Plan>, plan_chunks: usize) -> Message {
         Message::Started {
             handle: self.handle,
             codec: packed.map_or(0, |packed| packed.codec as u8),

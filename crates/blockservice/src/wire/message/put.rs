@@ -36,7 +36,8 @@ impl Message {
             | Self::Streamed { .. }
             | Self::StreamEnd { .. }
             | Self::Skip { .. }
-            | Self::Promote { .. } => self.put_stream(body),
+            | Self::Promote { .. }
+            | Self::Resume { .. } => self.put_stream(body),
             Self::Cancel | Self::Piece | Self::Stat | Self::Index | Self::Plan => {}
         }
     }
@@ -114,6 +115,15 @@ impl Message {
             Self::Start { ask, have, name } => {
                 let body = body.u8(*ask as u8).zeros::<3>();
                 body.bytes(&have.0).name(name).end();
+            }
+            Self::Resume {
+                have,
+                plan,
+                first,
+                name,
+            } => {
+                let body = body.bytes(&have.0).bytes(&plan.0);
+                body.u32(*first).zeros::<4>().name(name).end();
             }
             Self::Started {
                 handle,

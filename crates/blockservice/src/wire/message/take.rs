@@ -75,6 +75,7 @@ impl Message {
             },
             Kind::Error => take_error(input)?,
             Kind::Start => take_start(input)?,
+            Kind::Resume => take_resume(input)?,
             Kind::Started => take_started(input)?,
             Kind::Index => Self::Index,
             Kind::Plan => Self::Plan,
@@ -160,6 +161,17 @@ fn take_start(input: &mut Input<'_>) -> Result<Message, Broken> {
     Ok(Message::Start {
         ask,
         have: take_id(input)?,
+        name: take_name(input)?,
+    })
+}
+
+fn take_resume(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let (have, plan, first) = (take_id(input)?, take_id(input)?, input.u32()?);
+    zero(input, 4)?;
+    Ok(Message::Resume {
+        have,
+        plan,
+        first,
         name: take_name(input)?,
     })
 }

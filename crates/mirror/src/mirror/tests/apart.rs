@@ -131,6 +131,8 @@ async fn a_range_request_that_stalls_is_sent_again() {
     let got = site.get(range.clone(), None).await;
     assert!(got.unwrap() == right(range));
     assert!(site.ranges().len() > 1);
+    let stats = site.mirror.stats().upstreams[0].ranges;
+    assert!(stats.requests > 1 && stats.hedged > 0, "{stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,6 +144,8 @@ async fn what_came_of_a_range_that_was_cut_is_not_fetched_again() {
     let range = 3 * MIB..3 * MIB + 20_480;
     let got = site.get(range.clone(), None).await;
     assert!(got.unwrap() == right(range));
+    let stats = site.mirror.stats().upstreams[0].ranges;
+    assert_eq!((stats.requests, stats.retried), (2, 3), "{stats:?}");
     let ranges = site.ranges();
     assert_eq!(ranges[1], 3 * MIB + 8192..3 * MIB + 20_480, "{ranges:?}");
 }
