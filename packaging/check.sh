@@ -63,6 +63,37 @@ jq -e '."storage-driver" == "yolofs"' "$REPO/packaging/containerd/docker-daemon.
     die "Docker's configuration is no JSON, or names no snapshotter"
 say "containerd accepts its configuration"
 
+# With the defaults in the places of the expressions the chart is what the manifests are, line by line. (kubernetes/check.sh
+# has Helm render it, where there is one.)
+kubernetes=$REPO/packaging/kubernetes
+rendered() {
+    sed -e '/^{{-.*}}$/d' -e 's/{{ \.Release\.Namespace }}/yolofs/' -e 's/{{ \.Values\.image | quote }}/yolofs/' \
+        -e 's/{{ \.Values\.kubectlImage | quote }}/kubectl/' \
+        -e 's/{{ ternary "--runtime-class" "" \.Values\.runtimeClassOnly | quote }}/--runtime-class/' \
+        -e 's,{{- toYaml \.Values\.nodeSelector | nindent 8 }},kubernetes.io/os: linux,' \
+        -e 's/{{- toYaml \.Values\.tolerations | nindent 8 }}/- operator: Exists/' "$kubernetes/chart/templates/$1"
+}
+templates=$(cd "$kubernetes/chart/templates" && ls)
+[ "$(sort <<<"$templates
+kustomization.yaml
+namespace.yaml
+uninstall.yaml")" = "$(cd "$kubernetes" && ls -- *.yaml)" ] || die "chart and manifests have different files"
+for file in $templates; do
+    said=$(diff <(grep -v '^#' "$kubernetes/$file") <(rendered "$file")) || die "the chart's $file is not that of the manifests: $said"
+done
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$REPO/Cargo.toml" | head -1)
+said=$(grep -v '^#' "$kubernetes/chart/values.yaml" | tr -s '\n ' ' ')
+[ "$said" = "image: registry.example.invalid/yolofs:$version kubectlImage: registry.example.invalid/kubectl:1.34 \
+runtimeClassOnly: true nodeSelector: kubernetes.io/os: linux tolerations: - operator: Exists " ] ||
+    die "the chart has other defaults than the manifests: $said"
+grep -q "^ *newTag: $version$" "$kubernetes/kustomization.yaml" && grep -qx "version: $version" "$kubernetes/chart/Chart.yaml" &&
+    grep -qx "appVersion: $version" "$kubernetes/chart/Chart.yaml" || die "chart or manifests are of another version than $version"
+for text in "$kubernetes/kustomization.yaml" "$REPO/docs/install.md"; do
+    grep -qF "kustomize edit set image yolofs=REGISTRY/yolofs:$version kubectl=REGISTRY/kubectl:1.34" "$text" ||
+        die "$text does not say how the images are set: by the names that the manifests have"
+done
+say "the chart says what the manifests say"
+
 # Dashboard and alerts ask only for metrics that there are, and the dashboard shows every one.
 dashboard=$REPO/packaging/grafana/yolofs.json
 rules=$REPO/packaging/prometheus/yolofs.rules.yml

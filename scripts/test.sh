@@ -18,7 +18,7 @@ need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs l
     jq=jq chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin
 # Today's engines take some ten minutes on two cores, once; they are built beside what follows.
 mkdir -p .cache
-scripts/engines.sh >.cache/engines.log 2>&1 &
+{ scripts/engines.sh && scripts/runc.sh; } >.cache/engines.log 2>&1 &
 engines=$!
 scripts/images/root.sh
 scripts/images/disk.sh

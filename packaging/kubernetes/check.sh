@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Renders the manifests and the chart, and compares them: both say the same. By hand: Debian has no helm
-# (go install helm.sh/helm/v3/cmd/helm@v3.17.0).
+# Renders the manifests and the chart, and compares them: both say the same. By hand: Debian has neither helm nor kustomize
+# (go install helm.sh/helm/v3/cmd/helm@v3.17.0 sigs.k8s.io/kustomize/kustomize/v5@v5.5.0; kubectl has the latter, too).
 source "$(dirname "$0")/../../scripts/need.sh"
 cd "$REPO/packaging/kubernetes"
-for program in kubectl helm python3; do command -v "$program" >/dev/null || die "$program is missing"; done
+kustomize=(kustomize build)
+command -v kustomize >/dev/null || kustomize=(kubectl kustomize)
+for program in "${kustomize[0]}" helm python3; do command -v "$program" >/dev/null || die "$program is missing"; done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-kubectl kustomize . >"$work/kustomize.yaml"
+"${kustomize[@]}" . >"$work/kustomize.yaml"
 helm lint --quiet --kube-version 1.34.0 chart || die "helm does not like the chart"
 helm template --kube-version 1.34.0 yolofs chart --namespace yolofs >"$work/helm.yaml"
 # Helm makes the namespace itself; all else is the same object by object.

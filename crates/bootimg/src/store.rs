@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use blocks::{ContentId, SourceId};
@@ -18,6 +19,7 @@ mod catalog;
 mod copy_parts;
 pub(crate) mod faster;
 mod gc;
+mod homes;
 mod lock;
 mod names;
 mod parts;
@@ -68,7 +70,10 @@ pub struct Store {
     places: Places,
     config: StoreConfig,
     steps: Steps,
-    images: Durability,
+    /// The image that those which are added are made of.
+    derived_from: Option<ImageId>,
+    /// Bytes that may be added before the size of the store is looked at again.
+    unmeasured: Arc<AtomicU64>,
     faster: Option<Arc<dyn FasterCopies>>,
 }
 
@@ -134,27 +139,33 @@ impl Store {
             places: Places::of(dir.into(), config.group)?,
             config,
             steps: Steps::default(),
-            images: Durability::Each,
+            derived_from: None,
+            unmeasured: Arc::default(),
             faster: None,
         })
     }
 
-    /// Returns the same store, for images that can be made again: they and their names become durable when the kernel
-    /// writes them out. Their blocks are durable at once, for others share them. A power cut before that may damage such
-    /// an image: readers refuse it then, and adding it again replaces it.
+    /// Returns the same store, for images that can be made again, of the image `from`: they and their names become durable when
+    /// the kernel writes them out. Their blocks are durable at once, for others share them. A power cut before that may damage
+    /// such an image: readers refuse it then, and adding it again replaces it. Blocks that `from` has too are found without a look
+    /// at the rest of the store.
     #[must_use]
-    pub fn for_derived(&self) -> Self {
+    pub fn for_derived(&self, from: ImageId) -> Self {
         Self {
             places: self.places.clone(),
             config: self.config,
             steps: self.steps.clone(),
-            images: Durability::Later,
+            derived_from: Some(from),
+            unmeasured: Arc::clone(&self.unmeasured),
             faster: self.faster.clone(),
         }
     }
 
     fn image_steps(&self) -> Steps {
-        self.steps.with(self.images)
+        self.steps.with(match self.derived_from {
+            Some(_) => Durability::Later,
+            None => Durability::Each,
+        })
     }
 
     /// Has [`open_fastest`](Self::open_fastest) take copies on faster memory, where there are any.

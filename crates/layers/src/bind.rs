@@ -52,8 +52,9 @@ pub fn bind(
     };
     let reader = source.reader();
     let id = write(
-        // An image of many layers is pulled at once: syncing each would take longer than all else.
-        &store.for_derived(),
+        // An image of many layers is pulled at once: syncing each, and looking for its blocks in all of the store, would take
+        // longer than all else.
+        &store.for_derived(hint.info().id),
         source,
         layer,
         &found.plan,

@@ -18,6 +18,8 @@ use bootstore::tiers::mover::{Dropped, Mover, PATIENCE};
 use host::interrupt::Interrupt;
 use mounting::source::{Source, trace_info};
 
+mod opens;
+
 const LAYER: Digest = Digest([7; 32]);
 
 /// A directory with a store and copies of one layer.

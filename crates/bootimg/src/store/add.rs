@@ -1,6 +1,6 @@
 //! Adding an image: blocks that the store has already are shared, the rest becomes a segment.
 
-use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use blocks::{ContentId, SourceId};
 
@@ -8,16 +8,19 @@ use crate::data::{self, Run};
 use crate::durable::Steps;
 use crate::header::{SectionKind, Variant};
 use crate::layout::{HASH, PAGE, PAGE_BYTES, hash, len64};
-use crate::store::segment::{Segment, SegmentWriter};
+use crate::store::gc::segment_bytes;
+use crate::store::homes::Homes;
+use crate::store::places::file_bytes;
+use crate::store::segment::SegmentWriter;
 use crate::store::{GcMode, catalog, names};
 use crate::writer::assemble::Assembler;
 use crate::{AddReport, Image, ImageId, Store, StoreError, Watch, WriteError};
 
-/// Segments that an image may share, besides one of its own: SEGMENTS has room for 64, and an
-/// open image holds a descriptor for each.
-const SHARED_SEGMENTS_MAX: usize = 63;
 /// A segment that has fewer of the blocks than this is not worth a descriptor and a seek, unless it has all of them.
 const SHARED_BLOCKS_MIN: usize = 8;
+/// How much of what is left of its size a process adds to a store before it looks at all files again: others add, too, so that
+/// each may exceed the size by that.
+const UNMEASURED_PART: u64 = 64;
 
 impl Store {
     pub(super) fn add_locked(
@@ -45,11 +48,12 @@ impl Store {
         } else {
             self.store_image(image, watch)?
         };
-        let before = self.places.names()?;
+        let had = self.places.named(&name)?;
         self.places.set_name(&name, &id, &self.image_steps())?;
-        let replaced = self.replaced(&before, &name, &id)?;
+        let replaced = self.replaced(had, &id)?;
+        let added = segment_bytes(new_bytes / PAGE_BYTES) + file_bytes(&self.places.image(&id))?;
         // Looking at every image for each that comes would make many of them slow to add.
-        let evicted = if replaced.is_some() || self.places.bytes()? > self.config.max_bytes {
+        let evicted = if replaced.is_some() || self.is_too_large(added)? {
             self.gc_locked(GcMode::Apply, Some(id))?.evicted
         } else {
             Vec::new()
@@ -82,23 +86,16 @@ impl Store {
         }
     }
 
-    /// Removes the image that had the name, if it has no other and is not pinned.
+    /// Removes the image that had a name before `id` got it, if it has no other and is not pinned.
     pub(super) fn replaced(
         &self,
-        before: &[(String, Option<ImageId>)],
-        name: &str,
+        had: Option<ImageId>,
         id: &ImageId,
     ) -> Result<Option<ImageId>, StoreError> {
-        let had = before
-            .iter()
-            .find(|(n, _)| n == name)
-            .and_then(|(_, id)| *id);
         let Some(old) = had.filter(|old| old != id) else {
             return Ok(None);
         };
-        let other_name = before.iter().any(|(n, id)| n != name && *id == Some(old));
-        let pinned = self.places.pins()?.contains(&old);
-        if other_name || pinned || self.places.must_have(&old).is_err() {
+        if !self.names_of(&old)?.is_empty() || self.places.pins()?.contains(&old) {
             return Ok(None);
         }
         self.remove_locked(&old)?;
@@ -112,7 +109,11 @@ impl Store {
             hashes.extend(blocks.chunks_exact(PAGE).map(hash));
             Ok(())
         })?;
-        let (mut segments, mut homes) = self.shared(&hashes)?;
+        let Homes {
+            mut segments,
+            at: mut homes,
+            ..
+        } = self.homes(&hashes)?;
         let new: Vec<bool> = homes.iter().map(Option::is_none).collect();
         let new_hashes: Vec<_> = pick(&hashes, &new).copied().collect();
         let new_blocks = len64(new_hashes.len());
@@ -136,53 +137,37 @@ impl Store {
         Ok((new_blocks * PAGE_BYTES, (all - new_blocks) * PAGE_BYTES))
     }
 
-    /// Finds blocks that the store has. Returns segments, and for each hash the index of one of
-    /// them and the block in it.
-    #[expect(
-        clippy::type_complexity,
-        reason = "two lists that belong together, used once"
-    )]
-    fn shared(
-        &self,
-        hashes: &[[u8; HASH]],
-    ) -> Result<(Vec<ContentId>, Vec<Option<(usize, u64)>>), StoreError> {
-        let wanted: HashMap<_, _> = hashes.iter().zip(0usize..).collect();
-        let enough = SHARED_BLOCKS_MIN.min(wanted.len()).max(1);
-        let mut found = Vec::new();
-        for id in self.places.segments()? {
-            let path = self.places.segment(&id);
-            let opened = Segment::open(&path).and_then(|s| s.table().map(|table| (s, table)));
-            let Ok((segment, table)) = opened else {
-                log::warn!("{} is damaged; nothing is shared with it", path.display());
-                continue;
-            };
-            let here: Vec<(usize, u64)> = (0u64..)
-                .zip(&table)
-                .filter_map(|(at, hash)| wanted.get(hash).map(|index| (*index, at)))
-                .collect();
-            if here.len() >= enough {
-                found.push((id, segment, here));
+    /// Finds the blocks that the store has: in the segments of the image that this one is made of, and only if there are others,
+    /// in those of the whole store.
+    fn homes<'a>(&self, hashes: &'a [[u8; HASH]]) -> Result<Homes<'a>, StoreError> {
+        let mut homes = Homes::of(hashes);
+        if let Some(from) = &self.derived_from {
+            match catalog::describe(&self.places, from) {
+                Ok(described) => homes.look_in(&self.places, described.segments, 1),
+                // It went just now: its blocks may be found all the same.
+                Err(error) => log::debug!("boot image {}: {error}", from.short()),
             }
         }
-        found.sort_by_key(|(id, _, here)| (std::cmp::Reverse(here.len()), *id));
-        let mut segments = Vec::new();
-        let mut homes = vec![None; hashes.len()];
-        let mut block = [0; PAGE];
-        for (id, segment, mut here) in found {
-            here.retain(|(index, _)| homes[*index].is_none());
-            if segments.len() == SHARED_SEGMENTS_MAX || here.len() < enough {
-                continue;
-            }
-            // A block that rotted must not be shared, or it could never be recorded again.
-            here.retain(|(index, at)| segment.read(*at, &hashes[*index], &mut block));
-            for (index, at) in &here {
-                homes[*index] = Some((segments.len(), *at));
-            }
-            if !here.is_empty() {
-                segments.push(id);
-            }
+        if !homes.are_all() {
+            let mut others = self.places.segments()?;
+            others.retain(|id| !homes.segments.contains(id));
+            let enough = SHARED_BLOCKS_MIN.min(hashes.len()).max(1);
+            homes.look_in(&self.places, others, enough);
         }
-        Ok((segments, homes))
+        Ok(homes)
+    }
+
+    /// Returns whether the store takes more than it may, now that it has got `added` bytes. All of its files are looked at only
+    /// when what was added since uses up a part of what was left then. The holder of the lock asks.
+    fn is_too_large(&self, added: u64) -> Result<bool, StoreError> {
+        if let Some(unmeasured) = self.unmeasured.load(Relaxed).checked_sub(added) {
+            self.unmeasured.store(unmeasured, Relaxed);
+            return Ok(false);
+        }
+        let bytes = self.places.bytes()?;
+        let left = self.config.max_bytes.saturating_sub(bytes);
+        self.unmeasured.store(left / UNMEASURED_PART, Relaxed);
+        Ok(bytes > self.config.max_bytes)
     }
 
     /// Writes the file of an image whose data is in segments.

@@ -213,6 +213,7 @@ fn life(users: &Users, id: &ContentId, blocks: Option<u64>) -> Life {
     }
 }
 
-const fn segment_bytes(blocks: u64) -> u64 {
+/// Returns the length of the file of a segment.
+pub(super) const fn segment_bytes(blocks: u64) -> u64 {
     PAGE_BYTES + blocks * (PAGE_BYTES + HASH as u64)
 }

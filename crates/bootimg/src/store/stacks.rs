@@ -131,9 +131,9 @@ impl Store {
         names::check(name)?;
         let _lock = self.lock()?;
         self.places.must_have(id)?;
-        let before = self.places.names()?;
+        let had = self.places.named(name)?;
         self.places.set_name(name, id, &self.steps)?;
-        self.replaced(&before, name, id)?;
+        self.replaced(had, id)?;
         Ok(())
     }
 }

@@ -143,6 +143,29 @@ pub(crate) struct SecurityContext {
 pub(crate) struct NamespaceOption {
     #[prost(enumeration = "NamespaceMode", tag = "1")]
     pub(crate) network: i32,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) userns_options: Option<UserNamespace>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UserNamespace {
+    #[prost(enumeration = "NamespaceMode", tag = "1")]
+    pub(crate) mode: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) uids: Vec<IdMapping>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) gids: Vec<IdMapping>,
+}
+
+/// `IDMapping`.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct IdMapping {
+    #[prost(uint32, tag = "1")]
+    pub(crate) host_id: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) container_id: u32,
+    #[prost(uint32, tag = "3")]
+    pub(crate) length: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
@@ -162,6 +185,21 @@ pub(crate) struct ContainerConfig {
     pub(crate) command: Vec<String>,
     #[prost(map = "string, string", tag = "10")]
     pub(crate) annotations: HashMap<String, String>,
+    #[prost(message, optional, tag = "15")]
+    pub(crate) linux: Option<LinuxContainerConfig>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LinuxContainerConfig {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) security_context: Option<ContainerSecurityContext>,
+}
+
+/// `LinuxContainerSecurityContext`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ContainerSecurityContext {
+    #[prost(message, optional, tag = "3")]
+    pub(crate) namespace_options: Option<NamespaceOption>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -26,10 +26,11 @@ use tonic_prost::ProstCodec;
 use crate::lab::{Lab, ok, until};
 use crate::node::{Node, pack};
 use api::{
-    AuthConfig, Call, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus,
-    CreateContainer, ExecSync, ImageSpec, LinuxConfig, NamespaceMode, NamespaceOption,
-    PodSandboxConfig, PodSandboxMetadata, PullImage, RemoveImage, RemovePodSandbox, RunPodSandbox,
-    SecurityContext, StartContainer, StopPodSandbox,
+    AuthConfig, Call, ContainerConfig, ContainerMetadata, ContainerSecurityContext, ContainerState,
+    ContainerStatus, CreateContainer, ExecSync, IdMapping, ImageSpec, LinuxConfig,
+    LinuxContainerConfig, NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
+    PullImage, RemoveImage, RemovePodSandbox, RunPodSandbox, SecurityContext, StartContainer,
+    StopPodSandbox, UserNamespace,
 };
 use testkit::registries::{Kind, Proxy, Registry};
 
@@ -201,6 +202,26 @@ impl Cri {
         self.annotated_pod(name, image, &HashMap::new(), &HashMap::new())
     }
 
+    /// The same, in a user namespace in which 0 is `base`.
+    pub(crate) fn mapped_pod(&self, name: &str, image: &str, base: u32) -> Pod<'_> {
+        let ids = vec![IdMapping {
+            host_id: base,
+            container_id: 0,
+            length: 65_536,
+        }];
+        let config = sandbox_config_with(
+            name,
+            &Annotations::new(),
+            Some(UserNamespace {
+                mode: NamespaceMode::Pod.into(),
+                uids: ids.clone(),
+                gids: ids,
+            }),
+        );
+        let sandbox = self.sandbox(&config);
+        self.start_in(sandbox, &config, image, &Annotations::new())
+    }
+
     /// The same, with annotations of the pod and of the container.
     pub(crate) fn annotated_pod(
         &self,
@@ -245,6 +266,11 @@ impl Cri {
         image: &str,
         annotations: &Annotations,
     ) -> Result<String, Status> {
+        // As a kubelet says it: the container's namespaces are the pod's.
+        let of_pod = config.linux.clone().unwrap_or_default().security_context;
+        let security_context = of_pod.map(|of_pod| ContainerSecurityContext {
+            namespace_options: of_pod.namespace_options,
+        });
         let made = self.try_call(CreateContainer {
             pod_sandbox_id: sandbox.to_owned(),
             config: Some(ContainerConfig {
@@ -254,6 +280,7 @@ impl Cri {
                 image: Some(spec(image)),
                 command: ["/bin/sleep", "1000000"].map(str::to_owned).to_vec(),
                 annotations: annotations.clone(),
+                linux: Some(LinuxContainerConfig { security_context }),
             }),
             sandbox_config: Some(config.clone()),
         });
@@ -275,9 +302,19 @@ pub(crate) fn until_pods_are_possible(cri: &Cri) {
 
 /// Returns what a kubelet says of a pod's sandbox.
 pub(crate) fn sandbox_config(name: &str, annotations: &Annotations) -> PodSandboxConfig {
+    sandbox_config_with(name, annotations, None)
+}
+
+/// The same, of a pod with a user namespace.
+fn sandbox_config_with(
+    name: &str,
+    annotations: &Annotations,
+    userns_options: Option<UserNamespace>,
+) -> PodSandboxConfig {
     // In the machine's network: there is no plugin that would make one.
     let namespace_options = Some(NamespaceOption {
         network: NamespaceMode::Node.into(),
+        userns_options,
     });
     let security_context = Some(SecurityContext { namespace_options });
     PodSandboxConfig {

@@ -39,6 +39,13 @@ impl Engines {
     }
 }
 
+/// Returns a runc that makes idmapped mounts, which Debian 12's does not. Panics if it is not there.
+pub(crate) fn runc_that_maps() -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/runc/runc");
+    let missing = format!("{} is missing: run scripts/runc.sh", path.display());
+    path.canonicalize().expect(&missing)
+}
+
 fn bin() -> PathBuf {
     let dir = std::env::var_os("YOLOFS_ENGINES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/engines"),

@@ -109,7 +109,7 @@ fn killed_at_any_step_of_gc_the_store_is_whole() {
 }
 
 fn derive(store: &Store) -> Result<(), StoreError> {
-    let store = store.for_derived();
+    let store = store.for_derived(Sample::other(0).image().info().id);
     let image = Sample::other(2).image();
     store.add(&image, Some("derived"), &mut unwatched)?;
     Ok(())
