@@ -3,7 +3,7 @@
 //! The process is a copy of one that may have had threads, whose locks are never released.
 //! Nothing here allocates, formats or panics.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr::{null, null_mut};
 
@@ -22,7 +22,7 @@ pub(super) struct Pointers {
 
 impl Pointers {
     pub(super) fn of(steps: &[Step<'_>]) -> Self {
-        let list = |strings: &[&CStr]| {
+        let list = |strings: &[CString]| {
             let pointers = strings.iter().map(|string| string.as_ptr());
             pointers.chain([null()]).collect()
         };
