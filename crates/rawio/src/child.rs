@@ -46,8 +46,8 @@ pub struct Instruction {
 pub struct OwnMount<'a> {
     /// Its type, such as `tmpfs`.
     pub fs_type: &'a CStr,
-    /// Its parameters: a name, and a value if it has one.
-    pub parameters: Vec<(&'a CStr, Option<&'a CStr>)>,
+    /// Its parameters, as `mount(8)` has them behind `-o`.
+    pub options: &'a CStr,
     /// What it forbids.
     pub forbids: Forbids,
     /// The directory that it covers.

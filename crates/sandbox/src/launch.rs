@@ -78,7 +78,7 @@ pub(crate) struct User(pub(crate) u32);
 #[derive(Debug)]
 pub(crate) struct Launch {
     strings: (Vec<CString>, Vec<CString>),
-    tmp_size: CString,
+    tmp_options: CString,
     dir: &'static CStr,
     user: User,
     limits: Limits,
@@ -118,7 +118,7 @@ impl Launch {
         descriptors.extend(mounts);
         let plan = Self {
             strings: request.strings()?,
-            tmp_size: number(request.limits.tmp_bytes),
+            tmp_options: tmp_options(request.limits.tmp_bytes),
             dir: if request.code.is_some() {
                 c"/code"
             } else {
@@ -159,7 +159,7 @@ impl Plan for Launch {
         };
         steps.push(("naming the host", Step::HostName(c"sandbox")));
         steps.push(("mounting /proc", Step::Mount(proc_mount())));
-        steps.push(("mounting /tmp", Step::Mount(tmp_mount(&self.tmp_size))));
+        steps.push(("mounting /tmp", Step::Mount(tmp_mount(&self.tmp_options))));
         for &place in &self.places {
             steps.push(("mounting a directory", Step::Attach(rest.next()?, place)));
         }
@@ -218,28 +218,25 @@ pub(crate) fn confine_steps<'a>(
 fn proc_mount() -> OwnMount<'static> {
     OwnMount {
         fs_type: c"proc",
-        parameters: vec![(c"subset", Some(c"pid"))],
+        options: c"subset=pid",
         forbids: DATA_ONLY.and(Forbids::PROGRAMS),
         at: c"/proc",
     }
 }
 
 /// A `/tmp` of a bounded size, which is gone with the sandbox.
-fn tmp_mount(size: &CStr) -> OwnMount<'_> {
+fn tmp_mount(options: &CStr) -> OwnMount<'_> {
     OwnMount {
         fs_type: c"tmpfs",
-        parameters: vec![
-            (c"mode", Some(c"1777")),
-            (c"size", Some(size)),
-            // One for each 4 KiB: names cost memory, too, which no size bounds.
-            (c"nr_inodes", Some(c"65536")),
-        ],
+        options,
         forbids: DATA_ONLY,
         at: c"/tmp",
     }
 }
 
-fn number(number: u64) -> CString {
-    // Digits have no NUL in them.
-    CString::new(number.to_string()).unwrap_or_default()
+fn tmp_options(bytes: u64) -> CString {
+    // One inode for each 4 KiB: names cost memory, too, which no size bounds.
+    let options = format!("mode=1777,size={bytes},nr_inodes=65536");
+    // There is no NUL in it.
+    CString::new(options).unwrap_or_default()
 }

@@ -183,7 +183,7 @@ impl Plan for Launch {
         steps.push(("mounting /proc", Step::Attach(rest.next()?, c"/proc")));
         let tmp = Step::Mount(OwnMount {
             fs_type: c"tmpfs",
-            parameters: vec![(c"mode", Some(c"1777")), (c"size", Some(c"16m"))],
+            options: c"mode=1777,size=16m",
             forbids: DATA_ONLY,
             at: c"/tmp",
         });
