@@ -232,7 +232,7 @@ fn attach(mount: RawFd, at: &CStr) -> Option<()> {
 fn make_mount(mount: &OwnMount<'_>) -> Option<()> {
     let kind = mount.fs_type.as_ptr();
     // The same bits as those of mount_setattr(2).
-    let flags = mount.forbids.bits().into();
+    let flags = mount.forbids.bits();
     let options = mount.options.as_ptr().cast();
     // SAFETY: all strings end with NULs, and are only read.
     done(unsafe { libc::mount(kind, mount.at.as_ptr(), kind, flags, options) })
