@@ -200,6 +200,10 @@ fn rule(argument: Argument) -> Result<SeccompRule, BackendError> {
         SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
     };
     let Argument { index, is } = argument;
+    if let Is::NoneOf(values) = is {
+        let other = |value: &u64| condition(index, SeccompCmpOp::Ne, *value);
+        return SeccompRule::new(values.iter().map(other).collect::<Result<_, _>>()?);
+    }
     let mut conditions = vec![match is {
         Is::Exactly(value) => condition(index, SeccompCmpOp::Eq, value),
         Is::With(bits) => condition(index, SeccompCmpOp::MaskedEq(bits), bits),
@@ -208,7 +212,7 @@ fn rule(argument: Argument) -> Result<SeccompRule, BackendError> {
             let own = u64::from(getpid().as_raw().unsigned_abs());
             condition(index, SeccompCmpOp::Eq, own)
         }
-        Is::Unix(_) => condition(index, SeccompCmpOp::Eq, lists::AF_UNIX),
+        Is::Unix(_) | Is::NoneOf(_) => condition(index, SeccompCmpOp::Eq, lists::AF_UNIX),
     }?];
     if let Is::Unix(kind) = is {
         let operator = SeccompCmpOp::MaskedEq(lists::SOCK_KIND);

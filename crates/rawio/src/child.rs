@@ -15,7 +15,7 @@ mod steps;
 
 pub(crate) use steps::reset_signals;
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
@@ -46,8 +46,8 @@ pub struct Instruction {
 pub struct OwnMount<'a> {
     /// Its type, such as `tmpfs`.
     pub fs_type: &'a CStr,
-    /// Its parameters: a name, and a value if it has one.
-    pub parameters: Vec<(&'a CStr, Option<&'a CStr>)>,
+    /// Its parameters, as `mount(8)` has them behind `-o`.
+    pub options: &'a CStr,
     /// What it forbids.
     pub forbids: Forbids,
     /// The directory that it covers.
@@ -98,7 +98,7 @@ pub enum Step<'a> {
     /// use them.
     Descriptors(&'a [BorrowedFd<'a>]),
     /// Executes a program: a path, arguments and variables. This comes last.
-    Execute(&'a CStr, &'a [&'a CStr], &'a [&'a CStr]),
+    Execute(&'a CStr, &'a [CString], &'a [CString]),
 }
 
 /// Where a process is born.
@@ -156,20 +156,54 @@ impl Steps<'_> {
         patience: Duration,
         born: impl FnOnce(u32) -> io::Result<()>,
     ) -> Result<Started, StartError> {
-        let (read, tell) =
-            nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|e| birth_error(e.into()))?;
+        let (told, tell) = Told::pipe().map_err(birth_error)?;
+        let started = self.clone_to(birth, tell.as_fd()).map_err(birth_error)?;
+        drop(tell);
+        born(started.pid)
+            .map_err(birth_error)
+            .inspect_err(|_| end(&started.process))?;
+        told.arrived(&started.process, patience)?;
+        Ok(started)
+    }
+
+    /// Starts a process and returns its process id at once; it tells by the other end of `tell` when it executes
+    /// its program: see [`Told`]. It is a child that nobody has reaped, so the id is its own.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn begin(&self, birth: Birth<'_>, tell: BorrowedFd<'_>) -> Result<u32, StartError> {
+        let started = self.clone_to(birth, tell).map_err(birth_error)?;
+        Ok(started.pid)
+    }
+
+    fn clone_to(&self, birth: Birth<'_>, tell: BorrowedFd<'_>) -> io::Result<Started> {
         let mut pointers = steps::Pointers::of(self.0);
-        let started = clone_process(birth, || {
+        clone_process(birth, || {
             steps::carry_out(self.0, &mut pointers, tell.as_raw_fd())
         })
-        .map_err(birth_error)?;
-        drop(tell);
-        let arrived = born(started.pid).map_err(birth_error);
-        let arrived = arrived.and_then(|()| told(File::from(read), patience));
-        if arrived.is_err() {
-            end(&started);
-        }
-        arrived.map(|()| started)
+    }
+}
+
+/// The end of a pipe by which a new process tells that it executes its program, or which step has failed.
+#[derive(Debug)]
+pub struct Told(File);
+
+impl Told {
+    /// Makes the pipe. The other end is for [`Steps::begin`], and must not stay open here.
+    ///
+    /// # Errors
+    /// As `pipe2(2)`.
+    pub fn pipe() -> io::Result<(Self, OwnedFd)> {
+        let (read, tell) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        Ok((Self(File::from(read)), tell))
+    }
+
+    /// Waits until the process executes its program.
+    ///
+    /// # Errors
+    /// If one of its steps fails, or takes longer than `patience`: then the process is killed and reaped.
+    pub fn arrived(self, process: &PidFd, patience: Duration) -> Result<(), StartError> {
+        told(self.0, patience).inspect_err(|_| end(process))
     }
 }
 
@@ -216,10 +250,10 @@ fn told(mut pipe: File, patience: Duration) -> Result<(), StartError> {
 }
 
 /// Kills a process that did not come to its program, and reaps it.
-fn end(started: &Started) {
+fn end(process: &PidFd) {
     use nix::sys::wait::{Id, WaitPidFlag, waitid};
-    let _gone = started.process.signal(nix::sys::signal::Signal::SIGKILL);
-    let _reaped = waitid(Id::PIDFd(started.process.as_fd()), WaitPidFlag::WEXITED);
+    let _gone = process.signal(nix::sys::signal::Signal::SIGKILL);
+    let _reaped = waitid(Id::PIDFd(process.as_fd()), WaitPidFlag::WEXITED);
 }
 
 /// Makes a process that runs `child`, which makes system calls only.
@@ -272,14 +306,15 @@ mod tests {
     }
 
     fn shell(script: &CStr, descriptors: &[BorrowedFd<'_>]) -> Result<Started, StartError> {
-        let arguments = [c"sh", c"-c", script];
+        let arguments = [c"sh", c"-c", script].map(CStr::to_owned);
+        let variables = [c"KEPT=yes".to_owned()];
         let steps = [
             Step::NewSession,
             Step::Limit(Resource::RLIMIT_CORE, 0),
             Step::NoNewPrivileges,
             Step::ChangeDir(c"/"),
             Step::Descriptors(descriptors),
-            Step::Execute(c"/bin/sh", &arguments, &[c"KEPT=yes"]),
+            Step::Execute(c"/bin/sh", &arguments, &variables),
         ];
         Steps(&steps).start(Birth::default(), PATIENCE, |_| Ok(()))
     }
@@ -312,6 +347,28 @@ mod tests {
         let mut said = String::new();
         read.read_to_string(&mut said).unwrap();
         assert_eq!(said.trim(), started.pid.to_string());
+    }
+
+    #[test]
+    fn a_process_that_was_begun_tells_when_it_arrives_or_why_not() {
+        for (dir, failed) in [(c"/", None), (c"/nowhere", Some(0))] {
+            let steps = [
+                Step::ChangeDir(dir),
+                Step::Execute(c"/bin/true", &[c"true".to_owned()], &[]),
+            ];
+            let (told, tell) = Told::pipe().unwrap();
+            let pid = Steps(&steps).begin(Birth::default(), tell.as_fd()).unwrap();
+            drop(tell);
+            let process = PidFd::open(pid).unwrap();
+            match (told.arrived(&process, PATIENCE), failed) {
+                (Ok(()), None) => assert_eq!(code(&Started { pid, process }), 0),
+                (Err(StartError::Step { index, .. }), Some(failed)) => {
+                    assert_eq!(index, failed);
+                    assert!(PidFd::open(pid).is_err());
+                }
+                (other, _) => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Replacing the file behind a descriptor.
+//! Descriptors as entries of a table: replacing one, closing many, and a table of one thread alone.
 
 #![expect(
     unsafe_code,
@@ -6,7 +6,9 @@
 )]
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+
+use nix::sched::{CloneFlags, unshare};
 
 /// Makes `place` refer to the file of `file`, from now on: `dup3(2)`. The number of `place` stays,
 /// and so do all uses of it by its owner. It is closed on exec.
@@ -31,10 +33,43 @@ pub fn replace(place: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// As `close_range(2)`.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
-    let flags = libc::CLOSE_RANGE_CLOEXEC;
-    // SAFETY: takes no pointers; no descriptor is closed by this call.
-    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
-    match done {
+    // SAFETY: no descriptor is closed by this call.
+    unsafe { close_range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }
+}
+
+/// Gives the calling thread a table of descriptors that it shares with no other thread. It has the standard streams and
+/// `keep`, which is returned as it is there. A process that this thread starts has copies of these, however many
+/// descriptors its process has.
+///
+/// From now on the numbers of the process's other descriptors mean nothing to this thread, or other files: it must not
+/// use nor drop what owns one.
+///
+/// # Errors
+/// If the kernel refuses, or `keep` is a standard stream; then the thread must end.
+pub fn own_table(keep: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const FIRST: RawFd = 3;
+    let number = keep.as_raw_fd();
+    if number < FIRST {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    unshare(CloneFlags::CLONE_FILES)?;
+    let (first, kept) = (FIRST.cast_unsigned(), number.cast_unsigned());
+    // SAFETY: the table is this thread's own by now: what others own is open in the table that they use.
+    unsafe {
+        if kept > first {
+            close_range(first, kept.wrapping_sub(1), 0)?;
+        }
+        close_range(kept.wrapping_add(1), u32::MAX, 0)?;
+        // It was copied open, and nobody owns the copy.
+        Ok(OwnedFd::from_raw_fd(number))
+    }
+}
+
+/// # Safety
+/// As for closing each of the descriptors, unless `flags` say otherwise.
+unsafe fn close_range(first: u32, last: u32, flags: u32) -> io::Result<()> {
+    // SAFETY: takes no pointers; the rest is the caller's to see to.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -59,6 +94,33 @@ mod tests {
         let mut text = String::new();
         place.read_to_string(&mut text).unwrap();
         assert_eq!((text.as_str(), place.as_raw_fd()), ("content", number));
+    }
+
+    #[test]
+    fn a_thread_has_its_own_table_with_what_it_keeps_alone() {
+        let (mut read, write) = io::pipe().unwrap();
+        let other = File::open("/dev/null").unwrap();
+        let keep = write.as_fd().try_clone_to_owned().unwrap();
+        let numbers: Vec<String> = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let mut kept = File::from(own_table(keep.as_fd()).unwrap());
+                kept.write_all(b"kept").unwrap();
+                let open = std::fs::read_dir("/proc/thread-self/fd").unwrap();
+                open.map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                    .collect()
+            });
+            thread.join().unwrap()
+        });
+        // Its own, the directory that it read, and the standard streams.
+        assert!(numbers.len() <= 5, "{numbers:?}");
+        assert!(numbers.contains(&keep.as_raw_fd().to_string()));
+        drop((keep, write));
+        // Its copy was closed, and those of others were not.
+        let mut said = String::new();
+        read.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "kept");
+        other.metadata().unwrap();
+        assert!(own_table(io::stdin().as_fd()).is_err());
     }
 
     #[test]

@@ -22,13 +22,13 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod bpf;
 pub mod cached;
 pub mod child;
 pub mod dax;
 pub mod dents;
 pub mod destination;
 pub mod device_cache;
-pub mod device_filter;
 pub mod extent;
 pub mod fd;
 pub mod fork;

@@ -17,6 +17,18 @@ pub struct PidFd(OwnedFd);
 /// `PIDFD_THREAD` of linux/pidfd.h (Linux 6.9), which libc does not have yet.
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
+/// A kind of namespace that a process is in, and the request of linux/pidfd.h (Linux 6.11) that opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Namespace {
+    /// Of mounts: `PIDFD_GET_MNT_NAMESPACE`, `_IO(0xff, 3)`.
+    Mount = 0xff03,
+    /// Of network devices: `PIDFD_GET_NET_NAMESPACE`.
+    Network = 0xff04,
+    /// Of users: `PIDFD_GET_USER_NAMESPACE`.
+    User = 0xff09,
+}
+
 /// How often a process is looked at that has not ended: whether it is dead all the same.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -171,6 +183,14 @@ impl PidFd {
         }
     }
 
+    /// Opens a namespace that it is in. `None` if it has ended, or the kernel cannot (Linux before 6.11).
+    ///
+    /// # Errors
+    /// If this process has no right to look at it.
+    pub fn namespace(&self, kind: Namespace) -> io::Result<Option<OwnedFd>> {
+        opened(self.as_fd(), kind as u32)
+    }
+
     /// Returns its process id, or `None` if it was reaped.
     ///
     /// # Errors
@@ -199,6 +219,30 @@ impl PidFd {
                 Err(errno) => return Err(errno.into()),
             }
         }
+    }
+}
+
+/// Opens the user namespace that a namespace belongs to: who has rights there has them in that, too.
+///
+/// # Errors
+/// If it is none that this process may see (`EPERM`).
+pub fn owner_of(namespace: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    /// `NS_GET_USERNS` of linux/nsfs.h: `_IO(0xb7, 1)`.
+    const GET_OWNER: u32 = 0xb701;
+    opened(namespace, GET_OWNER)
+}
+
+/// Asks for a descriptor by a request without a parameter.
+fn opened(of: BorrowedFd<'_>, request: u32) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: the requests that come here take no parameter.
+    let fd = unsafe { libc::ioctl(of.as_raw_fd(), request as libc::Ioctl, 0) };
+    match fd {
+        // SAFETY: the kernel has opened it, with close-on-exec, and nobody else owns it.
+        0.. => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        _ => match Errno::last() {
+            Errno::ENOTTY | Errno::EINVAL | Errno::ESRCH => Ok(None),
+            errno => Err(errno.into()),
+        },
     }
 }
 
@@ -289,6 +333,35 @@ mod tests {
         process.signal(Signal::SIGKILL).unwrap();
         assert!(process.ended_within(Duration::from_secs(60)).unwrap());
         nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child), None).unwrap();
+    }
+
+    #[test]
+    fn namespaces_are_opened_and_have_an_owner() {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = |fd: OwnedFd| fs::File::from(fd).metadata().unwrap().ino();
+        let own = |name| fs::metadata(format!("/proc/self/ns/{name}")).unwrap().ino();
+        let this = PidFd::open(std::process::id()).unwrap();
+        let kinds = [
+            (Namespace::Mount, "mnt"),
+            (Namespace::Network, "net"),
+            (Namespace::User, "user"),
+        ];
+        for (kind, name) in kinds {
+            // Linux before 6.11 opens none.
+            let Some(namespace) = this.namespace(kind).unwrap() else {
+                continue;
+            };
+            if kind == Namespace::Network {
+                let owner = owner_of(namespace.as_fd()).unwrap().unwrap();
+                assert_eq!(inode(owner), own("user"));
+            }
+            assert_eq!(inode(namespace), own(name));
+        }
+        assert!(
+            owner_of(fs::File::open("/dev/null").unwrap().as_fd())
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]

@@ -255,23 +255,31 @@ fn python_is_forked_and_explained() {
     served.refused(&["evict", zygote]);
 }
 
-/// Makes a wheel of a package with one module: `wheel.py DIR`.
+/// Makes a wheel of a package with one module, and some data: `wheel.py DIR NAME BYTES`.
 const WHEEL: &str = "
 import sys, zipfile
-with zipfile.ZipFile(sys.argv[1] + '/cake-1.5-py3-none-any.whl', 'w') as wheel:
-    wheel.writestr('cake.py', 'LAYERS = 3')
-    wheel.writestr('cake-1.5.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: cake\\nVersion: 1.5\\n')
-    wheel.writestr('cake-1.5.dist-info/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
-    wheel.writestr('cake-1.5.dist-info/RECORD', '')
+place, name, size = sys.argv[1:]
+with zipfile.ZipFile(f'{place}/{name}-1.5-py3-none-any.whl', 'w') as wheel:
+    wheel.writestr(f'{name}.py', 'LAYERS = 3')
+    wheel.writestr(f'{name}_data', 'x' * int(size))
+    info = f'{name}-1.5.dist-info'
+    wheel.writestr(info + '/METADATA', f'Metadata-Version: 2.1\\nName: {name}\\nVersion: 1.5\\n')
+    wheel.writestr(info + '/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    wheel.writestr(info + '/RECORD', '')
 ";
+
+fn wheel(place: &str, name: &str, bytes: u32) {
+    let arguments = ["-c", WHEEL, place, name, &bytes.to_string()];
+    let made = Command::new("python3").args(arguments).status();
+    assert!(made.unwrap().success());
+}
 
 #[test]
 fn a_package_is_added_required_and_removed() {
     let served = Served::start();
     let links = tempfile::tempdir().unwrap();
     let from = links.path().to_str().unwrap();
-    let made = Command::new("python3").args(["-c", WHEEL, from]).status();
-    assert!(made.unwrap().success());
+    wheel(from, "cake", 10);
     let text = "import cake; print(cake.LAYERS)";
     let run = [
         "run",
@@ -310,6 +318,55 @@ fn a_package_is_added_required_and_removed() {
     served.refused(&run);
     let error = served.refused(&["package", "add", "--base", "host", "--from", from, "bread"]);
     assert!(error.contains("resolving bread failed"), "{error}");
+}
+
+/// Packages are on the disk, and the next daemon has those that the one before it has kept.
+#[test]
+fn packages_outlive_a_daemon_and_stay_within_their_bound() {
+    let mut served = Served::start_with(&["--keep-packages", "1"]);
+    let links = tempfile::tempdir().unwrap();
+    let from = links.path().to_str().unwrap();
+    for (name, bytes) in [("cake", 10), ("stone", 700_000), ("brick", 700_000)] {
+        wheel(from, name, bytes);
+    }
+    let add = |served: &Served, name| {
+        served.ok(&["package", "add", "--base", "host", "--from", from, name])
+    };
+    let run = ["run", "--base", "host", "--python", "--require"];
+    let use_one = |served: &Served, name: &str| {
+        let text = format!("import {name}; print({name}.LAYERS)");
+        served.run(&[&run[..], &[name, "--", "-c", &text]].concat())
+    };
+    add(&served, "cake");
+    add(&served, "stone");
+    served.kill();
+    served.serve();
+    // Installed and resolved: nothing is asked of anybody any more.
+    std::fs::remove_file(links.path().join("cake-1.5-py3-none-any.whl")).unwrap();
+    assert_eq!(add(&served, "cake"), "cake==1.5\n");
+    for name in ["cake", "stone"] {
+        assert_eq!(use_one(&served, name).stdout, b"3\n", "{name}");
+    }
+    // There is no room for all three: one of the large ones goes.
+    add(&served, "brick");
+    let listed = |served: &Served| {
+        let list = served.ok(&["package", "ls"]);
+        ["cake", "stone", "brick"].map(|name| list.contains(name))
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while listed(&served) == [true; 3] {
+        assert!(Instant::now() < deadline, "no package goes");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let kept = listed(&served);
+    assert!(kept[0] && kept[1] != kept[2], "{kept:?}");
+    served.kill();
+    served.serve();
+    assert_eq!(listed(&served), kept);
+    for (name, is_kept) in ["cake", "stone", "brick"].into_iter().zip(kept) {
+        let output = use_one(&served, name);
+        assert_eq!(output.status.success(), is_kept, "{name}: {output:?}");
+    }
 }
 
 #[test]

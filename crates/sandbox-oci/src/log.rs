@@ -18,6 +18,11 @@ impl Log {
         Self { path, format }
     }
 
+    /// Returns whether somebody has named a log.
+    pub(crate) const fn is_kept(&self) -> bool {
+        self.path.is_some()
+    }
+
     /// Writes the reason for a failure.
     pub(crate) fn error(&self, message: &str) {
         self.write("error", message);

@@ -19,9 +19,9 @@ fn program() -> Command {
 pub(crate) fn take_over(log: Option<&Log>, why: &str) -> ExitCode {
     if !why.is_empty() {
         let message = format!("sandbox-oci does not honour {why}: handed to runc");
-        match log {
+        match log.filter(|log| log.is_kept()) {
             Some(log) => log.info(&message),
-            // podman names no log, and shows this if the start fails.
+            // podman names no log, and shows this as the container's, or if the start fails.
             None => eprintln!("{message}"),
         }
     }

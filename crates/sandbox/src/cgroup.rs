@@ -14,9 +14,9 @@ mod lent;
 mod pool;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{FileExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -75,6 +75,14 @@ struct Legacy {
     tasks: File,
 }
 
+/// What the kernel says of a group's memory, open since it is read at each end.
+#[derive(Debug)]
+struct Memory {
+    usage: File,
+    /// With a line `oom_kill N`.
+    events: File,
+}
+
 /// The control groups of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -87,6 +95,8 @@ pub(crate) struct Group {
     has_controllers: bool,
     memory: Option<Legacy>,
     cpu: Option<Legacy>,
+    /// `None` without a controller of memory.
+    charged: Option<Memory>,
     /// The limit of memory that was written last; 0 if that is not known. Most sandboxes have the limit of the one
     /// before, and a write takes a lock of all groups.
     memory_limit: AtomicU64,
@@ -98,6 +108,17 @@ pub(crate) struct Group {
     lent: Option<DetachedMount>,
     /// Processes that were killed for memory in its whole life, at the last query.
     killed_for_memory: u64,
+}
+
+impl Memory {
+    fn open(dir: &Path, names: [&str; 2]) -> Result<Self> {
+        let open = |name| File::open(dir.join(name)).map_err(at("opening", dir.join(name)));
+        let [usage, events] = names.map(open);
+        Ok(Self {
+            usage: usage?,
+            events: events?,
+        })
+    }
 }
 
 impl Legacy {
@@ -133,9 +154,11 @@ fn put(path: &Path, value: &str) -> Result<()> {
     fs::write(path, value).map_err(at("writing", path))
 }
 
-fn read_number(path: &Path) -> Result<u64> {
-    let text = fs::read_to_string(path).map_err(at("reading", path))?;
-    Ok(text.trim().parse().unwrap_or(u64::MAX))
+/// Reads a file of the kernel's anew, which is short.
+fn read_again(file: &File) -> io::Result<String> {
+    let mut bytes = [0; 512];
+    let len = file.read_at(&mut bytes, 0)?;
+    Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
 }
 
 impl Group {
@@ -147,13 +170,25 @@ impl Group {
             let parent = parent.as_deref();
             parent.map(|parent| Legacy::open(parent, slot)).transpose()
         };
+        let memory = legacy(&hierarchies.memory)?;
+        let charged = match &memory {
+            Some(memory) => {
+                let names = ["memory.usage_in_bytes", "memory.oom_control"];
+                Some(Memory::open(&memory.dir, names)?)
+            }
+            None if hierarchies.has_controllers => {
+                Some(Memory::open(&unified, ["memory.current", "memory.events"])?)
+            }
+            None => None,
+        };
         Ok(Self {
             slot,
             unified_dir: open(".")?,
             events: open("cgroup.events")?,
             has_controllers: hierarchies.has_controllers,
-            memory: legacy(&hierarchies.memory)?,
+            memory,
             cpu: legacy(&hierarchies.cpu)?,
+            charged,
             unified,
             memory_limit: AtomicU64::new(0),
             // By a former program.
@@ -230,10 +265,16 @@ impl Group {
 
     fn write_memory_limit(&self, bytes: u64) -> Result<()> {
         match &self.memory {
-            Some(memory) => put(
-                &memory.dir.join("memory.limit_in_bytes"),
-                &bytes.to_string(),
-            ),
+            Some(memory) => {
+                let bytes = bytes.to_string();
+                put(&memory.dir.join("memory.limit_in_bytes"), &bytes)?;
+                // Buffers of TCP are counted apart.
+                let buffers = memory.dir.join("memory.kmem.tcp.limit_in_bytes");
+                if let Err(error) = fs::write(&buffers, bytes) {
+                    log::debug!("writing {}: {error}", buffers.display());
+                }
+                Ok(())
+            }
             None if self.has_controllers => {
                 put(&self.unified.join("memory.max"), &bytes.to_string())
             }
@@ -243,10 +284,13 @@ impl Group {
 
     /// Returns the bytes that it is charged for.
     pub(crate) fn memory_bytes(&self) -> Result<u64> {
-        match &self.memory {
-            Some(memory) => read_number(&memory.dir.join("memory.usage_in_bytes")),
-            None => read_number(&self.unified.join("memory.current")),
-        }
+        let charged = self
+            .charged
+            .as_ref()
+            .ok_or_else(|| no_controller("memory"))?;
+        let text =
+            read_again(&charged.usage).map_err(at("reading the memory of", &self.unified))?;
+        Ok(text.trim().parse().unwrap_or(u64::MAX))
     }
 
     /// Reclaims memory: pages of files, and others if there is swap.
@@ -271,11 +315,11 @@ impl Group {
 
     /// Returns how many processes the kernel has killed here for memory since the last call.
     pub(crate) fn killed_for_memory(&mut self) -> u64 {
-        let path = match &self.memory {
-            Some(memory) => memory.dir.join("memory.oom_control"),
-            None => self.unified.join("memory.events"),
-        };
-        let text = fs::read_to_string(path).unwrap_or_default();
+        let text = self
+            .charged
+            .as_ref()
+            .map(|charged| read_again(&charged.events));
+        let text = text.and_then(io::Result::ok).unwrap_or_default();
         let killed = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         let killed = killed.and_then(|n| n.trim().parse().ok()).unwrap_or(0);
         let before = std::mem::replace(&mut self.killed_for_memory, killed);
@@ -348,12 +392,8 @@ impl Group {
 
     /// Reads whether the kernel says this of the group.
     fn says(&self, line: &str) -> Result<bool> {
-        let mut events = &self.events;
-        let mut text = String::new();
-        events
-            .seek(SeekFrom::Start(0))
-            .and_then(|_| events.read_to_string(&mut text))
-            .map_err(at("reading", self.unified.join("cgroup.events")))?;
+        let text =
+            read_again(&self.events).map_err(at("reading", self.unified.join("cgroup.events")))?;
         Ok(text.lines().any(|event| event == line))
     }
 

@@ -1,6 +1,6 @@
 //! Another program in a sandbox that runs.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
@@ -11,9 +11,11 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::Signal;
 use rawio::child::{Birth, Started, Step};
 
+use crate::begun::start;
 use crate::cgroup::Group;
+use crate::confinement::{Confinement, confine_starter};
 use crate::error::{Result, SandboxError, at, step};
-use crate::launch::{Confinement, User, code_mount, confine_starter, confine_steps, start};
+use crate::launch::{User, code_mount, confine_steps};
 use crate::process::{ExitStatus, exit_status};
 use crate::request::Request;
 use crate::sandbox::Sandbox;
@@ -135,8 +137,7 @@ fn begin(
     group: &Group,
 ) -> Result<Started> {
     let stdio = stdio.each_ref().map(OwnedFd::as_fd);
-    let arguments: Vec<&CStr> = strings.0.iter().map(CString::as_c_str).collect();
-    let variables: Vec<&CStr> = strings.1.iter().map(CString::as_c_str).collect();
+    let (arguments, variables) = strings;
     let Some(program) = arguments.first() else {
         return Err(SandboxError::Invalid("there is no program".to_owned()));
     };
@@ -144,13 +145,15 @@ fn begin(
     for procs in group.legacy() {
         steps.push(("joining a control group", Step::JoinCgroup(procs)));
     }
-    steps.extend(confine_steps(request, user, confinement, c"/tmp"));
+    let scope = confinement.scope_of(request.network);
+    let filter = &confinement.filter;
+    steps.extend(confine_steps(&request.limits, user, scope, filter, c"/tmp"));
     steps.push(("placing descriptors", Step::Descriptors(&stdio)));
-    let execute = Step::Execute(program, &arguments, &variables);
+    let execute = Step::Execute(program, arguments, variables);
     steps.push(("executing the program", execute));
     let birth = Birth {
         namespaces: 0,
         cgroup: Some(group.birth()),
     };
-    start(&steps, birth, |_| Ok(()))
+    start(&steps, birth)
 }

@@ -24,8 +24,11 @@
 #![forbid(unsafe_code)]
 
 mod base;
+mod begun;
 pub mod cache;
 mod cgroup;
+mod closer;
+mod confinement;
 mod error;
 mod exec;
 mod launch;

@@ -6,10 +6,13 @@
 //! in a sandbox has the right to change one, and its sockets end with its last process; connections that were
 //! closed, too, as there is no `TIME_WAIT`.
 //!
+//! A Zygote's child is in a namespace that its Zygote has made. On the bridge, the machine's end is guarded: see [`guard`].
+//!
 //! A sandbox on the bridge has a namespace that nobody had before: connections that are being closed, and what
 //! others still send to it, end with it. Some are made in advance, see [`ports`].
 
 mod bridge;
+mod guard;
 mod link;
 mod ports;
 mod subnet;
@@ -19,7 +22,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use parking_lot::Mutex;
 
 pub use bridge::{BridgeConfig, Neighbours};
@@ -113,16 +116,22 @@ impl Networks {
                 let namespace = ready.map_or_else(make, Ok)?;
                 Ok(Some(Lease::Loopback(namespace)))
             }
-            Network::Veth => {
-                let ports = self.ports.as_ref().ok_or_else(|| {
-                    SandboxError::Invalid(
-                        "there is no bridge for sandboxes with a network of their own: set its addresses, `subnet`"
-                            .to_owned(),
-                    )
-                })?;
-                Ok(Some(Lease::Port(ports.take()?)))
-            }
+            Network::Veth => Ok(Some(Lease::Port(self.ports()?.take()?))),
         }
+    }
+
+    /// Gives a namespace that a Zygote has made, and that has a loopback device only, an address on the bridge.
+    pub(crate) fn connect(&self, namespace: OwnedFd) -> Result<Lease> {
+        self.ports()?.connect(namespace).map(Lease::Port)
+    }
+
+    fn ports(&self) -> Result<&Ports> {
+        self.ports.as_ref().ok_or_else(|| {
+            SandboxError::Invalid(
+                "there is no bridge for sandboxes with a network of their own: set its addresses, `subnet`"
+                    .to_owned(),
+            )
+        })
     }
 
     /// Returns what a sandbox of a former program has.
@@ -189,6 +198,13 @@ fn enter_new() -> Result<OwnedFd> {
     let path = "/proc/thread-self/ns/net";
     let namespace = File::open(path).map_err(at("opening", path))?;
     Ok(namespace.into())
+}
+
+/// Moves the calling thread into a namespace in which others have raised the loopback device.
+fn enter_made(namespace: OwnedFd) -> Result<OwnedFd> {
+    setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(step("entering a network namespace"))?;
+    set("ip_unprivileged_port_start", "0")?;
+    Ok(namespace)
 }
 
 /// Sets a setting of IPv4 for the calling thread's namespace.

@@ -1,6 +1,7 @@
 //! Data of a process from `/proc`: when it started, and how it ended.
 
 use std::fs;
+use std::time::Duration;
 
 use nix::libc;
 use rawio::pidfd::PidFd;
@@ -103,11 +104,21 @@ pub(crate) fn exit_status(process: &PidFd, pid: u32) -> ExitStatus {
     status.map_or(ExitStatus::Unknown, ExitStatus::of_wait)
 }
 
+/// How long a process that was killed may take to end: one that waits for a disk cannot die before the disk answers.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Kills a child of ours, and reaps it.
+pub(crate) fn end(process: &PidFd) {
+    let _gone = process.signal(nix::sys::signal::Signal::SIGKILL);
+    if let Ok(true) = process.ended_within(DEATH_PATIENCE) {
+        exit_status(process, 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::process::Command;
-    use std::time::Duration;
 
     #[test]
     fn a_line_is_read_behind_any_name() {

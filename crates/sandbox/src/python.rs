@@ -5,22 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use rawio::child::Started;
-
 use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError};
-use crate::launch::{Mounts, User};
+use crate::launch::Mounts;
 use crate::network::Network;
 use crate::packages::{Packages, check_packages};
 use crate::record::new_id;
 use crate::request::{Python, Request, Stdio};
 use crate::sandbox::{Controls, Next, Sandbox};
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::{Newborn, Sandboxes};
 use crate::starters::Starters;
 use crate::stdio::{Streams, open_stdio};
 use crate::zygote::{
-    ImportKey, IsRoot, Living, Users, ZYGOTES_MAX, Zygote, ZygoteCounts, ZygoteSpec, ZygoteView,
-    derive, launch,
+    Child, ImportKey, IsRoot, Living, Users, ZYGOTES_MAX, Zygote, ZygoteCounts, ZygoteSpec,
+    ZygoteView, derive, launch,
 };
 
 /// What a start of Python needs once it is decided how it starts.
@@ -217,40 +215,28 @@ impl Sandboxes {
             streams,
         };
         // A Zygote cannot give its child the network of the machine, which it does not have.
-        if prepared.request.network == Network::None
+        if prepared.request.network != Network::Host
             && let Some(zygote) = self.zygote_for(&prepared.request, &python)
         {
             match self.fork(&zygote, &python.packages, &prepared) {
-                Ok((started, group, user)) => {
-                    let ancestry = zygote.ancestry.clone();
-                    self.zygotes.hit(&zygote);
-                    let is_exact = zygote.spec.packages == python.packages;
-                    let zygotes = &self.zygotes;
-                    let counter = if is_exact {
-                        &zygotes.exact
-                    } else {
-                        &zygotes.partial
-                    };
-                    counter.fetch_add(1, Relaxed);
-                    let Prepared {
-                        request, streams, ..
-                    } = prepared;
-                    let controls = Controls {
-                        group,
-                        network: None,
-                        next: Next::Siblings(Arc::clone(&zygote.lent)),
-                    };
-                    return self.enroll(request, started, user, ancestry, controls, streams);
+                Ok((child, group)) => {
+                    return self.enroll_child(&zygote, child, group, &python, prepared);
                 }
                 Err(error @ SandboxError::Zygote { .. }) => {
                     log::warn!("{error}; it is replaced, and the sandbox starts without it");
                     self.zygotes.replaced.fetch_add(1, Relaxed);
                     self.end_zygote(&zygote.id);
-                    // Its child may have mounted them.
-                    prepared.mounts = Mounts::of(&prepared.request)?;
+                }
+                Err(error) if prepared.request.network == Network::Veth => {
+                    log::warn!(
+                        "{error}; the sandbox starts without the Zygote {}",
+                        zygote.id
+                    );
                 }
                 Err(error) => return Err(error),
             }
+            // Its child may have mounted them.
+            prepared.mounts = Mounts::of(&prepared.request)?;
         }
         self.zygotes.fresh.fetch_add(1, Relaxed);
         let Prepared {
@@ -259,7 +245,36 @@ impl Sandboxes {
             stdio,
             streams,
         } = prepared;
-        self.create_fresh(request, starters, mounts, stdio, streams)
+        self.create_fresh(request, starters, &mounts, &stdio, streams)
+    }
+
+    fn enroll_child(
+        &self,
+        zygote: &Arc<Zygote>,
+        child: Child,
+        group: Group,
+        python: &Python,
+        prepared: Prepared,
+    ) -> Result<Arc<Sandbox>> {
+        self.zygotes.hit(zygote);
+        let counter = match zygote.spec.packages == python.packages {
+            true => &self.zygotes.exact,
+            false => &self.zygotes.partial,
+        };
+        counter.fetch_add(1, Relaxed);
+        let controls = Controls {
+            group,
+            network: child.network,
+            next: Next::Siblings(Arc::clone(&zygote.lent)),
+            mounts: None,
+        };
+        let newborn = Newborn {
+            started: child.started,
+            way: None,
+            user: child.user,
+            ancestry: zygote.ancestry.clone(),
+        };
+        self.enroll(prepared.request, newborn, controls, prepared.streams)
     }
 
     /// Returns the Zygote that a request is to be forked from, which may have to be made first.
@@ -395,7 +410,7 @@ impl Sandboxes {
         zygote: &Zygote,
         packages: &Packages,
         prepared: &Prepared,
-    ) -> Result<(Started, Group, User)> {
+    ) -> Result<(Child, Group)> {
         let Prepared {
             request,
             mounts,
@@ -403,11 +418,12 @@ impl Sandboxes {
             ..
         } = prepared;
         let mut group = zygote.lent.take(&self.shared.pool)?;
+        let networks = &self.shared.networks;
         let forked = group
             .limit(&request.limits)
-            .and_then(|()| zygote.fork(request, packages, group.slot, &group, mounts, stdio));
+            .and_then(|()| zygote.fork(request, packages, &group, mounts, stdio, networks));
         match forked {
-            Ok(child) => Ok((child.started, group, child.user)),
+            Ok(child) => Ok((child, group)),
             Err(error) => {
                 zygote.lent.put_back(group, &self.shared.pool);
                 Err(error)

@@ -78,6 +78,11 @@ impl Request {
         self.timeout_ms.map(Duration::from_millis)
     }
 
+    /// Returns whether it names directories, which are mounted in the sandbox.
+    pub(crate) fn has_directories(&self) -> bool {
+        self.code.is_some() || self.packages.is_some() || self.scratch.is_some()
+    }
+
     /// Returns arguments and variables as a program gets them.
     pub(crate) fn strings(&self) -> Result<(Vec<CString>, Vec<CString>)> {
         let mut command = self.command.clone();

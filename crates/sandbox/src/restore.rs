@@ -132,6 +132,7 @@ impl Found {
                 true => Next::Anybody,
                 false => Next::Nobody,
             },
+            mounts: None,
         };
         Sandbox::new(record, process, controls, streams, phase)
     }

@@ -1,6 +1,7 @@
 //! One sandbox: its process, and what can be done to it.
 
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -59,6 +60,8 @@ pub(crate) struct Controls {
     pub(crate) group: Group,
     pub(crate) network: Option<Lease>,
     pub(crate) next: Next,
+    /// Its namespace of mounts, so that it does not end before the sandbox's end is told: see `closer`.
+    pub(crate) mounts: Option<OwnedFd>,
 }
 
 /// Who may use a control group next.

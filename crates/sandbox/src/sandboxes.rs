@@ -1,7 +1,7 @@
 //! All sandboxes of a program: made, found again, and ended.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +13,17 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::{Mutex, RwLock};
 use rawio::child::Started;
+use rawio::pidfd::Namespace;
+use rawio::private::make_dir;
 use serde::{Deserialize, Serialize};
 
 use crate::base::BaseSpec;
+use crate::begun::Way;
 use crate::cgroup::{Hierarchies, Pool};
+use crate::confinement::Confinement;
 use crate::error::{Result, SandboxError, at};
 use crate::exec::Execution;
-use crate::launch::{Confinement, Launch, Mounts, User};
+use crate::launch::{Launch, Mounts, Parts, User};
 use crate::network::{BridgeConfig, Lease, Networks};
 use crate::process;
 use crate::record::{self, Record, Records};
@@ -93,6 +97,17 @@ pub struct Sandboxes {
     _lock: Flock<File>,
 }
 
+/// A process that is to be a sandbox.
+#[derive(Debug)]
+pub(crate) struct Newborn {
+    pub(crate) started: Started,
+    /// To its program, if it is not there.
+    pub(crate) way: Option<Way>,
+    pub(crate) user: User,
+    /// The Zygotes that it descends from.
+    pub(crate) ancestry: Vec<String>,
+}
+
 #[derive(Debug, Default)]
 struct Known {
     by_id: BTreeMap<String, Arc<Sandbox>>,
@@ -107,7 +122,8 @@ impl Sandboxes {
     /// process is not root.
     pub fn open(config: Config) -> Result<Self> {
         let dir = &config.run_dir;
-        fs::create_dir_all(dir).map_err(at("making", dir))?;
+        // Records have the variables of programs in them.
+        make_dir(dir).map_err(at("making", dir))?;
         let dir = dir.canonicalize().map_err(at("opening", dir))?;
         let lock = take_lock(&dir)?;
         let config = Config {
@@ -214,7 +230,7 @@ impl Sandboxes {
         }
         let mounts = Mounts::of(&request)?;
         let (stdio, streams) = open_stdio(stdio)?;
-        self.create_fresh(request, &starters, mounts, stdio, streams)
+        self.create_fresh(request, &starters, &mounts, &stdio, streams)
     }
 
     /// Starts a program, and not a copy of one.
@@ -222,8 +238,8 @@ impl Sandboxes {
         &self,
         request: Request,
         starters: &Starters,
-        mounts: Mounts,
-        stdio: [OwnedFd; 3],
+        mounts: &Mounts,
+        stdio: &[OwnedFd; 3],
         streams: Streams,
     ) -> Result<Arc<Sandbox>> {
         let mut group = self.shared.pool.take()?;
@@ -237,56 +253,87 @@ impl Sandboxes {
                 return Err(error);
             }
         };
-        let launch = Launch::new(request, group, network, mounts, stdio, user)?;
-        let confinement = Arc::clone(&self.confinement);
-        let (launch, started) = starters.run(move || {
-            let started = launch.start(&confinement);
-            (launch, started)
-        })?;
-        let controls = Controls {
-            group: launch.group,
-            network: launch.network,
-            next: Next::Anybody,
+        let parts = Parts {
+            group: &group,
+            network: network.as_ref(),
+            mounts,
+            stdio,
+            user,
         };
-        let started = match started {
-            Ok(started) => started,
+        let begun = Launch::begin(&request, &parts, &self.confinement, starters);
+        let controls = Controls {
+            group,
+            network,
+            next: Next::Anybody,
+            mounts: None,
+        };
+        match begun {
+            Ok((started, way)) => {
+                let newborn = Newborn {
+                    started,
+                    way: Some(way),
+                    user,
+                    ancestry: Vec::new(),
+                };
+                self.enroll(request, newborn, controls, streams)
+            }
             Err(error) => {
                 controls.give_back(&self.shared.pool, &self.shared.networks);
-                return Err(error);
+                Err(error)
             }
-        };
-        self.enroll(launch.request, started, user, Vec::new(), controls, streams)
+        }
     }
 
-    /// Writes a sandbox down that has just been started, and watches it.
+    /// Writes a sandbox down whose process was just started, waits until its program runs, and watches it.
     pub(crate) fn enroll(
         &self,
         request: Request,
-        started: Started,
-        user: User,
-        ancestry: Vec<String>,
-        controls: Controls,
+        newborn: Newborn,
+        mut controls: Controls,
         streams: Streams,
     ) -> Result<Arc<Sandbox>> {
-        let (streams, pipes) = streams.unzip();
-        let record = Record {
-            id: record::new_id()?,
-            pid: started.pid,
-            started: process::started(started.pid).unwrap_or(0),
-            created_ms: now_ms(),
-            user: user.0,
-            pipes,
+        let Newborn {
+            started: Started { pid, process },
+            way,
+            user,
             ancestry,
-            address: controls.network.as_ref().and_then(Lease::address),
-            request,
+        } = newborn;
+        let shared = &self.shared;
+        let slot = controls.group.slot;
+        // The caller's directories are mounted nowhere any more when it is told of the end.
+        if !request.has_directories() {
+            controls.mounts = process.namespace(Namespace::Mount).unwrap_or_default();
+        }
+        let (streams, pipes) = streams.unzip();
+        // While it is on its way.
+        let written = record::new_id().and_then(|id| {
+            let record = Record {
+                id,
+                pid,
+                started: process::started(pid).unwrap_or(0),
+                created_ms: now_ms(),
+                user: user.0,
+                pipes,
+                ancestry,
+                address: controls.network.as_ref().and_then(Lease::address),
+                request,
+            };
+            shared.records.write(slot, &record).map(|()| record)
+        });
+        let arrived = way.map_or(Ok(()), |way| way.arrived(&process));
+        let record = match arrived.and(written) {
+            Ok(record) => record,
+            Err(error) => {
+                // It must not run without a record.
+                process::end(&process);
+                shared.records.remove(slot);
+                controls.give_back(&shared.pool, &shared.networks);
+                return Err(error);
+            }
         };
-        let written = self.shared.records.write(controls.group.slot, &record);
-        let process = started.process;
         let sandbox = Sandbox::new(record, process, controls, streams, Phase::Running);
         let sandbox = Arc::new(sandbox);
-        let known = self.know(&sandbox);
-        if let Err(error) = written.and(known) {
-            // Watched or not, it must not run on without a record.
+        if let Err(error) = self.know(&sandbox) {
             sandbox.kill()?;
             return Err(error);
         }

@@ -1,88 +1,68 @@
 //! The threads that start sandboxes of a base: they are in the namespace of mounts that has its root.
+//!
+//! Each has a table of descriptors of its own, since a new process begins with a copy of that: a manager of a thousand
+//! sandboxes has thousands of descriptors, and copying and closing these would take longer than all else. So what a
+//! process needs is sent to the thread that starts it, through a socket, which is also the queue of what is to be started.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::fmt;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use parking_lot::Mutex;
+use rawio::{fd, passing};
 
 use crate::base::{self, BaseSpec};
+use crate::confinement::confine_starter;
 use crate::error::{Result, SandboxError, step};
-use crate::launch::confine_starter;
 
-/// Starts that wait for a thread. Who asks for one more waits, too.
-const QUEUE_MAX: usize = 64;
+type Job = Box<dyn FnOnce(&[BorrowedFd<'_>]) + Send>;
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// What is to be done by whichever thread is free.
+/// What was asked for and no thread has begun, by the number that is sent with its descriptors. There are as many as
+/// threads that wait in [`Starters::run`].
 #[derive(Default)]
-struct Queue {
-    state: Mutex<QueueState>,
-    /// There is a job, or there will be no more.
-    filled: Condvar,
-    /// There is room.
-    drained: Condvar,
-}
+struct Jobs(Mutex<HashMap<u64, Job>>);
 
-#[derive(Default)]
-struct QueueState {
-    jobs: VecDeque<Job>,
-    closed: bool,
-}
-
-impl Queue {
-    /// Waits for room and adds a job. Fails if the queue is closed.
-    fn push(&self, job: Job) -> Result<()> {
-        let mut state = self.state.lock();
-        while state.jobs.len() >= QUEUE_MAX && !state.closed {
-            self.drained.wait(&mut state);
-        }
-        if state.closed {
-            return Err(SandboxError::Closed);
-        }
-        state.jobs.push_back(job);
-        drop(state);
-        self.filled.notify_one();
-        Ok(())
-    }
-
-    /// Waits for a job. `None` when there will be no more.
-    fn pop(&self) -> Option<Job> {
-        let mut state = self.state.lock();
-        loop {
-            if let Some(job) = state.jobs.pop_front() {
-                drop(state);
-                self.drained.notify_one();
-                return Some(job);
-            }
-            if state.closed {
-                return None;
-            }
-            self.filled.wait(&mut state);
-        }
-    }
-
-    fn close(&self) {
-        self.state.lock().closed = true;
-        self.filled.notify_all();
-        self.drained.notify_all();
-    }
-}
-
-impl fmt::Debug for Queue {
+impl fmt::Debug for Jobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Queue")
+        f.write_str("Jobs")
+    }
+}
+
+impl Jobs {
+    /// Does what comes, until the other end of the socket is closed and nothing is left.
+    fn run(&self, socket: BorrowedFd<'_>) {
+        let mut number = [0; 8];
+        loop {
+            let received = match passing::receive_message(socket, &mut number) {
+                Ok(received) if received.len > 0 => received,
+                Ok(_) => return,
+                Err(error) => {
+                    log::error!("a thread starts no more sandboxes: {error}");
+                    return;
+                }
+            };
+            let job = self.0.lock().remove(&u64::from_le_bytes(number));
+            let descriptors = received.descriptors.iter().map(OwnedFd::as_fd);
+            if let Some(job) = job {
+                job(&descriptors.collect::<Vec<_>>());
+            }
+        }
     }
 }
 
 /// The threads of one base. Dropping it ends them after their pending work.
 #[derive(Debug)]
 pub(crate) struct Starters {
-    queue: Arc<Queue>,
+    /// `None` when there is to be no more work.
+    queue: Option<OwnedFd>,
+    jobs: Arc<Jobs>,
+    next: AtomicU64,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -92,19 +72,29 @@ impl Starters {
     /// # Errors
     /// If the base cannot be mounted.
     pub(crate) fn start(spec: &BaseSpec, aside: &Path) -> Result<Self> {
+        let pair = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        );
+        let (queue, theirs) = pair.map_err(step("making a socket"))?;
+        let theirs = Arc::new(theirs);
         let mut starters = Self {
-            queue: Arc::default(),
+            queue: Some(queue),
+            jobs: Arc::default(),
+            next: AtomicU64::new(0),
             threads: Vec::new(),
         };
         // A start is work of the kernel, so as many at a time as there are processors.
         let count = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
         let (spec, aside) = (spec.clone(), aside.to_owned());
-        let namespace = starters.add(move || base::enter(&spec, &aside))?;
+        let namespace = starters.add(&theirs, move || base::enter(&spec, &aside))?;
         for _ in 1..count {
             let namespace = namespace
                 .try_clone()
                 .map_err(step("copying a descriptor"))?;
-            starters.add(move || base::join(&namespace))?;
+            starters.add(&theirs, move || base::join(&namespace))?;
         }
         Ok(starters)
     }
@@ -112,10 +102,12 @@ impl Starters {
     /// Starts a thread that enters a namespace and then does what is asked of it.
     fn add<T: Send + 'static>(
         &mut self,
+        socket: &Arc<OwnedFd>,
         enter: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (send, entered) = sync_channel(1);
-        let queue = Arc::clone(&self.queue);
+        let jobs = Arc::clone(&self.jobs);
+        let socket = Arc::clone(socket);
         let thread = std::thread::Builder::new().name("sandbox-starter".to_owned());
         let thread = thread
             .spawn(move || {
@@ -123,10 +115,19 @@ impl Starters {
                     confine_starter()?;
                     Ok(entered)
                 });
-                let stays = entered.is_ok();
+                let own = fd::own_table(socket.as_fd());
+                let own = own.map_err(step("making a table of descriptors"));
+                // Not the last one: who waits has it, too.
+                drop(socket);
+                let (entered, own) = match (entered, own) {
+                    (Ok(entered), Ok(own)) => (Ok(entered), Some(own)),
+                    (Err(error), _) | (_, Err(error)) => (Err(error), None),
+                };
                 let _nobody_waits = send.send(entered);
-                while stays && let Some(job) = queue.pop() {
-                    job();
+                if let Some(own) = own {
+                    jobs.run(own.as_fd());
+                    // Whoever waits for something that is not done is told so.
+                    jobs.0.lock().clear();
                 }
             })
             .map_err(step("starting a thread"))?;
@@ -134,23 +135,32 @@ impl Starters {
         entered.recv().map_err(|_| SandboxError::Closed)?
     }
 
-    /// Runs a function on one of the threads, and returns its result.
+    /// Runs a function on one of the threads, with these descriptors as they are there, and returns its result. Neither
+    /// the function nor its result may own a descriptor: its number would mean another one there, or here.
     pub(crate) fn run<T: Send + 'static>(
         &self,
-        job: impl FnOnce() -> T + Send + 'static,
+        descriptors: &[BorrowedFd<'_>],
+        job: impl FnOnce(&[BorrowedFd<'_>]) -> T + Send + 'static,
     ) -> Result<T> {
+        let queue = self.queue.as_ref().ok_or(SandboxError::Closed)?;
         let (send, receive) = sync_channel(1);
-        let job = Box::new(move || {
-            let _nobody_waits = send.send(job());
+        let job: Job = Box::new(move |descriptors| {
+            let _nobody_waits = send.send(job(descriptors));
         });
-        self.queue.push(job)?;
+        let number = self.next.fetch_add(1, Relaxed);
+        self.jobs.0.lock().insert(number, job);
+        let sent = passing::send(queue.as_fd(), &number.to_le_bytes(), descriptors);
+        if let Err(error) = sent {
+            self.jobs.0.lock().remove(&number);
+            return Err(step("asking for the start of a process")(error));
+        }
         receive.recv().map_err(|_| SandboxError::Closed)
     }
 }
 
 impl Drop for Starters {
     fn drop(&mut self) {
-        self.queue.close();
+        self.queue = None;
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 log::error!("a thread that starts sandboxes ended in a panic");

@@ -12,6 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use crate::cgroup::Pool;
+use crate::closer::Closer;
 use crate::error::{Result, step};
 use crate::network::Networks;
 use crate::process::exit_status;
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) networks: Networks,
     pub(crate) records: Records,
+    closer: Closer,
     epoll: Epoll,
     wake: EventFd,
     closing: AtomicBool,
@@ -54,6 +56,7 @@ impl Shared {
             pool,
             networks,
             records,
+            closer: Closer::start()?,
             epoll,
             wake,
             closing: AtomicBool::new(false),
@@ -167,17 +170,21 @@ impl Shared {
             }
         });
         let mut killed_for_memory = 0;
-        let mut status = None;
+        let (mut status, mut mounts) = (None, None);
         if let Some(mut controls) = sandbox.take_controls() {
             killed_for_memory = controls.group.killed_for_memory();
             self.records.remove(controls.group.slot);
             // Reaped after its record is gone: its number can be another's from then on.
             status = Some(exit_status(&sandbox.process, sandbox.pid()));
+            mounts = controls.mounts.take();
             controls.give_back(&self.pool, &self.networks);
         }
         let status = status.unwrap_or_else(|| exit_status(&sandbox.process, sandbox.pid()));
         self.ended.fetch_add(1, Relaxed);
         let exit = sandbox.ended_as(status, killed_for_memory);
+        if let Some(mounts) = mounts {
+            self.closer.close(mounts);
+        }
         log::debug!("sandbox {} ended: {exit:?}", sandbox.id());
     }
 

@@ -17,15 +17,18 @@ mod users;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rawio::child::Started;
-use rawio::pidfd::PidFd;
+use rawio::pidfd::{Namespace, PidFd, owner_of};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use derive::derive;
@@ -40,6 +43,7 @@ use crate::cache::Hits;
 use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError, step};
 use crate::launch::{Mounts, User};
+use crate::network::{Lease, Network, Networks};
 use crate::packages::{Packages, paths_of};
 use crate::request::Request;
 use protocol::{Control, ForkRequest};
@@ -150,20 +154,24 @@ struct Conversation {
 pub(crate) struct Child {
     pub(crate) started: Started,
     pub(crate) user: User,
+    /// Its address on the bridge.
+    pub(crate) network: Option<Lease>,
 }
 
 impl Zygote {
-    /// Has a child forked that runs a request, as the user of a slot.
+    /// Has a child forked that runs a request, as the user of a group.
     pub(crate) fn fork(
         &self,
         request: &Request,
         packages: &Packages,
-        slot: u32,
         group: &Group,
         mounts: &Mounts,
         stdio: &[OwnedFd; 3],
+        networks: &Networks,
     ) -> Result<Child> {
+        let waits = request.network == Network::Veth;
         let (ready, theirs) = io::pipe().map_err(step("making a pipe"))?;
+        let (go, mut tell) = io::pipe().map_err(step("making a pipe"))?;
         let groups = group.legacy();
         let mut descriptors: Vec<BorrowedFd<'_>> = stdio.iter().map(|fd| fd.as_fd()).collect();
         descriptors.push(theirs.as_fd());
@@ -174,9 +182,11 @@ impl Zygote {
             descriptors.push(mount);
             places.push(place.to_str().unwrap_or_default());
         }
-        let limits = &request.limits;
+        if waits {
+            descriptors.push(go.as_fd());
+        }
         // Inside, the user of a slot is the one behind root's by as much.
-        let user = slot + 1;
+        let user = group.slot + 1;
         let fork = ForkRequest {
             id: 0,
             user,
@@ -190,24 +200,75 @@ impl Zygote {
             },
             places,
             groups: groups.len(),
-            limits: BTreeMap::from([
-                ("RLIMIT_CORE", 0),
-                ("RLIMIT_NOFILE", limits.descriptors.into()),
-                (
-                    "RLIMIT_NPROC",
-                    launch::processes_max().min(limits.processes.into()),
-                ),
-                ("RLIMIT_MEMLOCK", 64 << 10),
-            ]),
-            tmp_bytes: limits.tmp_bytes,
+            limits: limits_of(request),
+            tmp_bytes: request.limits.tmp_bytes,
+            waits,
             zygote: None,
         };
         let process = self.ask(fork, &descriptors)?;
-        drop(theirs);
+        drop((theirs, go));
         let user = User(self.users.first + user);
-        let child = self.checked(process, user, ready)?;
-        self.forks.fetch_add(1, Relaxed);
-        Ok(child)
+        let mut network = None;
+        let ready = (|| {
+            if waits {
+                network = Some(self.connect(&process, networks)?);
+            }
+            // That nobody reads is found when nobody is ready.
+            let _gone = tell.write_all(&[0]);
+            self.check(&process, user, ready)
+        })();
+        match ready {
+            Ok(pid) => {
+                self.forks.fetch_add(1, Relaxed);
+                Ok(Child {
+                    started: Started { pid, process },
+                    user,
+                    network,
+                })
+            }
+            Err(error) => {
+                // The process that the Zygote has named may be anybody's. What was born in the group is ours to end.
+                self.end_all_in(group, &process);
+                if let Some(network) = network {
+                    networks.put_back(network, true);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends and reaps whatever was born in a group, and reaps the process that the Zygote has named if it is ours.
+    fn end_all_in(&self, group: &Group, named: &PidFd) {
+        let born = group.processes().unwrap_or_default();
+        if let Err(error) = group.kill() {
+            log::warn!("a child of the Zygote {} runs on: {error}", self.id);
+        }
+        crate::process::exit_status(named, 0);
+        for pid in born.into_iter().filter_map(|pid| i32::try_from(pid).ok()) {
+            // Only those that are our children, which keep their numbers until they are reaped.
+            let _others = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+        }
+    }
+
+    /// Gives a child an address on the bridge. It is in a network namespace that this Zygote has made; one of somebody
+    /// else, such as the machine's, gets none.
+    fn connect(&self, child: &PidFd, networks: &Networks) -> Result<Lease> {
+        let looking = || step("looking at the namespaces of a Zygote's child");
+        let own = self.started.process.namespace(Namespace::User);
+        let namespace = child.namespace(Namespace::Network).map_err(looking())?;
+        let (Some(own), Some(namespace)) = (own.map_err(looking())?, namespace) else {
+            return Err(SandboxError::Invalid(
+                "a Zygote's child cannot have an address: it has ended, or this is a kernel before Linux 6.11"
+                    .to_owned(),
+            ));
+        };
+        let owner = owner_of(namespace.as_fd()).map_err(looking())?;
+        let inode = |namespace: OwnedFd| File::from(namespace).metadata().map(|of| of.ino());
+        let owner = owner.map(inode).transpose().map_err(looking())?;
+        if owner != Some(inode(own).map_err(looking())?) {
+            return Err(self.fault("has a child in a network of others".to_owned()));
+        }
+        networks.connect(namespace)
     }
 
     /// Sends a request, and returns the process that came back.
@@ -233,35 +294,23 @@ impl Zygote {
         }
     }
 
-    /// Waits until a child has given up its rights, and looks itself whether it has.
-    fn checked(&self, process: PidFd, user: User, ready: io::PipeReader) -> Result<Child> {
-        let checked = (|| {
-            let said = read_ready(ready).map_err(|error| format!("has a child that {error}"))?;
-            if said != [0] {
-                let error = String::from_utf8_lossy(&said);
-                return Err(format!(
-                    "has a child that cannot give up its rights: {error}"
-                ));
-            }
-            let number = process.number().ok().flatten();
-            // It may have ended already.
-            if let Some(pid) = number {
-                check_status(pid, user).map_err(|what| format!("has a child that {what}"))?;
-            }
-            Ok(number.unwrap_or(0))
-        })();
-        match checked {
-            Ok(pid) => {
-                let started = Started { pid, process };
-                Ok(Child { started, user })
-            }
-            Err(problem) => {
-                let _gone = process.signal(nix::sys::signal::Signal::SIGKILL);
-                let _late = process.ended_within(FORK_PATIENCE);
-                crate::process::exit_status(&process, 0);
-                Err(self.fault(problem))
-            }
+    /// Waits until a child has given up its rights, and looks itself whether it has. Returns its number, or 0 if it has
+    /// ended already.
+    fn check(&self, process: &PidFd, user: User, ready: io::PipeReader) -> Result<u32> {
+        let said =
+            read_ready(ready).map_err(|error| self.fault(format!("has a child that {error}")))?;
+        if said != [0] {
+            let error = String::from_utf8_lossy(&said);
+            return Err(self.fault(format!(
+                "has a child that cannot give up its rights: {error}"
+            )));
         }
+        let Ok(Some(pid)) = process.number() else {
+            return Ok(0);
+        };
+        let checked = check_status(pid, user);
+        checked.map_err(|what| self.fault(format!("has a child that {what}")))?;
+        Ok(pid)
     }
 
     fn fault(&self, problem: String) -> SandboxError {
@@ -311,15 +360,21 @@ impl Zygote {
     /// Ends it, and returns its control group. Its children continue.
     pub(crate) fn end(&self) -> Option<Group> {
         let group = self.group.lock().take();
-        let _gone = self
-            .started
-            .process
-            .signal(nix::sys::signal::Signal::SIGKILL);
-        if let Ok(true) = self.started.process.ended_within(FORK_PATIENCE) {
-            crate::process::exit_status(&self.started.process, self.started.pid);
-        }
+        crate::process::end(&self.started.process);
         group
     }
+}
+
+/// The limits that a program sets for itself.
+fn limits_of(request: &Request) -> BTreeMap<&'static str, u64> {
+    let limits = &request.limits;
+    let processes = launch::processes_max().min(limits.processes.into());
+    BTreeMap::from([
+        ("RLIMIT_CORE", 0),
+        ("RLIMIT_NOFILE", limits.descriptors.into()),
+        ("RLIMIT_NPROC", processes),
+        ("RLIMIT_MEMLOCK", 64 << 10),
+    ])
 }
 
 /// What a program's environment is; the interpreter was started with another one.

@@ -7,9 +7,11 @@ mod rig;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 
 use rig::python::{script, set, store, zygote};
 use rig::{PATIENCE, Rig};
+use sandbox::{ExitStatus, Phase};
 
 /// What two programs need in common is imported once, and what one of them needs besides reaches neither the other
 /// nor the Zygote that both descend from.
@@ -93,4 +95,43 @@ OPEN = [fd for fd in os.listdir('/proc/self/fd') if int(fd) > 2]
 fn root_of(pid: u32) -> u32 {
     let map = fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap();
     map.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// A Zygote says which process its child is, and may name any of the machine.
+#[test]
+fn a_zygote_that_names_another_process_harms_nobody() {
+    let rig = Rig::new();
+    let lie = "
+import os, socket, sys
+def send_fds(control, buffers, descriptors):
+    if descriptors:
+        descriptors = [os.pidfd_open(int(open('/packages/lies==1/victim').read()))]
+    return socket.send_fds(control, buffers, descriptors)
+sys.modules['__main__'].send_fds = send_fds";
+    let store = store(&[("lies==1", lie), ("more==1", "")]);
+    let mut victim = Command::new("sleep").arg("1000").spawn().unwrap();
+    let other = rig.start(rig::python("import time; time.sleep(1000)"));
+    for pid in [victim.id(), other.pid()] {
+        fs::write(store.path().join("lies==1/victim"), pid.to_string()).unwrap();
+        // Neither for a program nor for another Zygote, which the second need makes.
+        for packages in [
+            &["lies==1"][..],
+            &["lies==1", "more==1"],
+            &["lies==1", "more==1"],
+        ] {
+            if rig.sandboxes().zygotes().is_empty() {
+                zygote(&rig, &["lies==1"], store.path());
+            }
+            let sandbox = rig.start(script("print(1)", packages, Some(store.path())));
+            let exit = sandbox.wait(PATIENCE).unwrap();
+            assert_eq!(exit.status, ExitStatus::Code(0));
+            let last = sandbox.ancestry().last();
+            assert!(!last.is_some_and(|zygote| zygote.ends_with("[lies==1]")));
+        }
+    }
+    assert!(rig.sandboxes().zygote_counts().replaced >= 2);
+    assert!(victim.try_wait().unwrap().is_none(), "it goes on");
+    assert_eq!(other.phase(), Phase::Running);
+    victim.kill().unwrap();
+    victim.wait().unwrap();
 }

@@ -9,12 +9,12 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use rig::{PATIENCE, Rig, python, shell};
-use sandbox::{ExitStatus, Neighbours, Network, Request};
+use sandbox::{Cause, ExitStatus, Neighbours, Network, Request};
 
 const ATTACKS: &str = include_str!("attacks.py");
 
 /// How many attempts the program makes, so that none is left out unseen.
-const ATTEMPTS: usize = 74;
+const ATTEMPTS: usize = 98;
 
 fn attack(network: Network) {
     let rig = match network {
@@ -104,6 +104,8 @@ open('/tmp/secret', 'w').write('secret')
 open('/dev/shm/secret', 'w').write('secret')
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.shmget(4711, 4096, 0o1666) >= 0
+assert libc.msgget(4711, 0o1666) >= 0 and libc.semget(4711, 1, 0o1666) >= 0
+assert libc.mq_open(b'/secret', os.O_CREAT | os.O_RDWR, 0o666, None) >= 0
 own = socket.socket(socket.AF_UNIX); own.bind('\\0secret'); own.listen()
 port = socket.create_server(('127.0.0.1', 4711))
 print('up', os.getuid(), flush=True); time.sleep(1000)";
@@ -113,7 +115,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 def reach(family, address):
     try: socket.socket(family).connect(address); return True
     except OSError: return False
-print(os.listdir('/tmp'), os.listdir('/dev/shm'), libc.shmget(4711, 4096, 0o666),
+print(os.listdir('/tmp'), os.listdir('/dev/shm'), libc.shmget(4711, 4096, 0o666), libc.msgget(4711, 0o666),
+    libc.semget(4711, 1, 0o666), libc.mq_open(b'/secret', os.O_RDWR),
     reach(socket.AF_UNIX, '\\0secret'), reach(socket.AF_INET, ('127.0.0.1', 4711)), os.getuid())";
     let one = rig.start(python(make));
     let said = || String::from_utf8(one.written().unwrap()[0].bytes.clone()).unwrap();
@@ -128,8 +131,37 @@ print(os.listdir('/tmp'), os.listdir('/dev/shm'), libc.shmget(4711, 4096, 0o666)
     }
     let other = rig.python(look);
     let (seen, user) = other.trim().rsplit_once(' ').unwrap();
-    assert_eq!(seen, "[] [] -1 False False");
+    assert_eq!(seen, "[] [] -1 -1 -1 -1 False False");
     assert_ne!(said().trim(), format!("up {user}"));
+}
+
+/// The kernel counts buffers of TCP apart from other memory, where limits are in version 1.
+#[test]
+fn buffers_of_sockets_are_memory_too() {
+    let rig = Rig::new();
+    let fill = "
+import socket
+server = socket.create_server(('127.0.0.1', 0), backlog=200)
+kept, sent, piece = [], 0, b'x' * (1 << 20)
+for _ in range(100):
+    own = socket.create_connection(server.getsockname())
+    kept += [own, server.accept()[0]]
+    own.setblocking(False)
+    try:
+        while True: sent += own.send(piece)
+    except BlockingIOError:
+        pass
+print(sent >> 20)";
+    let mut request = python(fill);
+    request.limits.memory_bytes = 64 << 20;
+    let (exit, said) = rig.run(request);
+    // Where they are counted together, the program may be killed for it.
+    if exit.cause == Some(Cause::Memory) {
+        return;
+    }
+    assert_eq!(exit.status, ExitStatus::Code(0), "{said}");
+    let mebibytes: u32 = said.trim().parse().unwrap();
+    assert!(mebibytes <= 80, "{mebibytes} MiB");
 }
 
 /// What is used again is as new.

@@ -231,3 +231,64 @@ fn until(mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// A process begins with a copy of all descriptors of the thread that starts it.
+#[test]
+fn a_start_copies_few_descriptors_however_many_there_are() {
+    let rig = Rig::new();
+    let _many: Vec<_> = (0..500)
+        .map(|_| fs::File::open("/dev/null").unwrap())
+        .collect();
+    assert_eq!(rig.run(shell("exit 0")).0.status, ExitStatus::Code(0));
+    let mut starters = 0;
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap().path();
+        let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+        // Threads of other tests come and go.
+        if let ("sandbox-starter\n", Ok(open)) = (name.as_str(), fs::read_dir(task.join("fd"))) {
+            starters += 1;
+            // The standard streams, its socket, and what the process needs that it starts for another test.
+            let open = open.count();
+            assert!(open <= 20, "{open} descriptors");
+        }
+    }
+    assert!(starters >= 2);
+}
+
+/// Whoever drops the last reference to a namespace of mounts waits for its end, and that is not the program.
+#[test]
+fn mounts_end_behind_the_program_unless_they_are_its_callers() {
+    let rig = Rig::new();
+    let held = |name: &str| {
+        let open = fs::read_dir("/proc/self/fd").unwrap();
+        let targets = open.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
+        targets.filter(|target| target.as_os_str() == name).count()
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    for (scratch, expected) in [(None, 1), (Some(scratch.path().to_owned()), 0)] {
+        let mut request = Request::new("host", &["/bin/sleep", "1000"]);
+        request.scratch = scratch;
+        let sandbox = rig.start(request);
+        let namespace = fs::read_link(format!("/proc/{}/ns/mnt", sandbox.pid())).unwrap();
+        let namespace = namespace.to_str().unwrap().to_owned();
+        // None on Linux before 6.11.
+        assert!(held(&namespace) <= expected);
+        sandbox.kill().unwrap();
+        sandbox.wait(PATIENCE).unwrap();
+        Rig::wait_until("its mounts are gone", || held(&namespace) == 0);
+    }
+}
+
+/// Records have the variables of programs in them.
+#[test]
+fn what_is_written_down_is_for_its_owner_alone() {
+    let mut rig = Rig::new();
+    rig.close();
+    rig.config.run_dir = rig.dir.path().join("other");
+    rig.reopen();
+    let mode = fs::metadata(&rig.config.run_dir)
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o700);
+}

@@ -358,7 +358,7 @@ fn nobody_gets_out_of_a_fork() {
         .filter(|line| !line.ends_with(": refused"))
         .collect();
     assert_eq!(bad, ["done"]);
-    assert_eq!(said[0].lines().count(), 75);
+    assert_eq!(said[0].lines().count(), 99);
 }
 
 /// A package in a Zygote has the rights of its namespace, and these are none outside.

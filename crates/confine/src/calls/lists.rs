@@ -40,6 +40,8 @@ pub(crate) enum Is {
     Without(u64),
     /// The number of this process.
     ThisProcess,
+    /// None of these.
+    NoneOf(&'static [u64]),
     /// A unix socket of this kind; the kind is the argument behind this one.
     Unix(u64),
 }
@@ -265,6 +267,7 @@ pub(crate) const PROGRAMS: Group = group! {
 
 // The same numbers on all processors; libc does not have them yet.
 const CACHESTAT: i64 = 451;
+const OPEN_TREE_ATTR: i64 = 467;
 const GETXATTRAT: i64 = 464;
 const LISTXATTRAT: i64 = 465;
 pub(crate) const AF_UNIX: u64 = libc::AF_UNIX.unsigned_abs() as u64;
@@ -299,18 +302,21 @@ pub(crate) const GUEST_REFUSED_ALWAYS: Group = group! {
     SYS_settimeofday; SYS_clock_settime; SYS_clock_adjtime; SYS_adjtimex; SYS_ptrace;
     SYS_process_vm_readv; SYS_process_vm_writev; SYS_kcmp; SYS_pidfd_getfd; SYS_vhangup;
     SYS_fanotify_init; SYS_move_pages; SYS_migrate_pages; SYS_mbind; SYS_set_mempolicy;
-    SYS_name_to_handle_at;
+    SYS_name_to_handle_at; SYS_quotactl_fd;
     SYS_ioctl if 1 Is::Exactly(request(libc::TIOCSTI)), 1 Is::Exactly(TIOCLINUX);
-    SYS_socket if 0 Is::Exactly(AF_VSOCK), 0 Is::Exactly(AF_ALG), 0 Is::Exactly(AF_PACKET),
-        0 Is::Exactly(AF_KEY), 0 Is::Exactly(AF_RXRPC), 0 Is::Exactly(AF_TIPC),
-        0 Is::Exactly(AF_CAN), 0 Is::Exactly(AF_BLUETOOTH);
+    // Any other has its module loaded, and so is code that nobody here uses.
+    SYS_socket if 0 Is::NoneOf(&[AF_UNIX, AF_INET, AF_INET6, AF_NETLINK]),
+        2 Is::Exactly(IPPROTO_SCTP), 2 Is::Exactly(IPPROTO_DCCP);
+    SYS_socketpair if 0 Is::NoneOf(&[AF_UNIX]);
+    // The machine has a fixed number of these for all.
+    SYS_io_setup;
 };
 
 /// What a program of a sandbox does not need.
 pub(crate) const GUEST_REFUSED: Group = group! {
     "mounts, other roots, namespaces, other names of the machine":
     SYS_mount; SYS_umount2; SYS_pivot_root; SYS_chroot; SYS_fsopen; SYS_fspick; SYS_fsconfig;
-    SYS_fsmount; SYS_open_tree; SYS_move_mount; SYS_mount_setattr; SYS_setns;
+    SYS_fsmount; SYS_open_tree; OPEN_TREE_ATTR; SYS_move_mount; SYS_mount_setattr; SYS_setns;
     SYS_sethostname; SYS_setdomainname;
     SYS_unshare if 0 Is::With(CLONE_NEWUSER), 0 Is::With(CLONE_NEWNS), 0 Is::With(CLONE_NEWNET),
         0 Is::With(CLONE_NEWPID), 0 Is::With(CLONE_NEWIPC), 0 Is::With(CLONE_NEWUTS),
@@ -334,10 +340,6 @@ const CLONE_NEWCGROUP: u64 = flag(libc::CLONE_NEWCGROUP);
 /// `unshare(2)` only: `clone(2)` has its signal in this bit.
 const CLONE_NEWTIME: u64 = 0x80;
 const TIOCLINUX: u64 = 0x541c;
-const AF_ALG: u64 = flag(libc::AF_ALG);
-const AF_PACKET: u64 = flag(libc::AF_PACKET);
-const AF_KEY: u64 = flag(libc::AF_KEY);
-const AF_RXRPC: u64 = flag(libc::AF_RXRPC);
-const AF_TIPC: u64 = flag(libc::AF_TIPC);
-const AF_CAN: u64 = flag(libc::AF_CAN);
-const AF_BLUETOOTH: u64 = flag(libc::AF_BLUETOOTH);
+const AF_NETLINK: u64 = flag(libc::AF_NETLINK);
+const IPPROTO_SCTP: u64 = flag(libc::IPPROTO_SCTP);
+const IPPROTO_DCCP: u64 = flag(libc::IPPROTO_DCCP);

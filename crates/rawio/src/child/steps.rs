@@ -3,7 +3,7 @@
 //! The process is a copy of one that may have had threads, whose locks are never released.
 //! Nothing here allocates, formats or panics.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr::{null, null_mut};
 
@@ -22,7 +22,7 @@ pub(super) struct Pointers {
 
 impl Pointers {
     pub(super) fn of(steps: &[Step<'_>]) -> Self {
-        let list = |strings: &[&CStr]| {
+        let list = |strings: &[CString]| {
             let pointers = strings.iter().map(|string| string.as_ptr());
             pointers.chain([null()]).collect()
         };
@@ -228,43 +228,14 @@ fn attach(mount: RawFd, at: &CStr) -> Option<()> {
     })
 }
 
+/// One call, where the newer ones take seven.
 fn make_mount(mount: &OwnMount<'_>) -> Option<()> {
-    // SAFETY: the name ends with a NUL.
-    let context = unsafe {
-        libc::syscall(
-            libc::SYS_fsopen,
-            mount.fs_type.as_ptr(),
-            libc::FSOPEN_CLOEXEC,
-        )
-    };
-    done(context)?;
-    let configure = |command: u32, key: *const libc::c_char, value: *const libc::c_char| {
-        // SAFETY: key and value are NULL or end with NULs, and are only read.
-        done(unsafe { libc::syscall(libc::SYS_fsconfig, context, command, key, value, 0) })
-    };
-    for (key, value) in &mount.parameters {
-        match value {
-            Some(value) => {
-                configure(libc::FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr())?;
-            }
-            None => configure(libc::FSCONFIG_SET_FLAG, key.as_ptr(), null())?,
-        }
-    }
-    configure(libc::FSCONFIG_CMD_CREATE, null(), null())?;
-    // SAFETY: takes no pointers.
-    let made = unsafe {
-        let flags = libc::FSMOUNT_CLOEXEC;
-        libc::syscall(libc::SYS_fsmount, context, flags, mount.forbids.bits())
-    };
-    done(made)?;
-    let made = RawFd::try_from(made).ok()?;
-    attach(made, mount.at)?;
-    // SAFETY: both are this process's own, and nothing uses them any more.
-    unsafe {
-        libc::close(made);
-        libc::syscall(libc::SYS_close, context);
-    }
-    Some(())
+    let kind = mount.fs_type.as_ptr();
+    // The same bits as those of mount_setattr(2).
+    let flags = mount.forbids.bits();
+    let options = mount.options.as_ptr().cast();
+    // SAFETY: all strings end with NULs, and are only read.
+    done(unsafe { libc::mount(kind, mount.at.as_ptr(), kind, flags, options) })
 }
 
 fn empty_bounding_set() -> Option<()> {

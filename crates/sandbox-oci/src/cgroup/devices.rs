@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
+use rawio::bpf::instruction;
+
 use crate::error::{Result, at};
 use crate::plan::devices::{DeviceAccess, Kind, Rule};
 
@@ -13,7 +15,7 @@ pub(super) fn filter(dir: &Path, access: &DeviceAccess) -> Result<()> {
         return Ok(());
     }
     let group = File::open(dir).map_err(at("opening", dir))?;
-    rawio::device_filter::attach(group.as_fd(), &program(access))
+    rawio::bpf::filter_devices(group.as_fd(), &program(access))
         .map_err(at("filtering devices of", dir))
 }
 
@@ -34,11 +36,6 @@ const SHIFT_RIGHT: u8 = 0x77;
 const IF_EQUAL: u8 = 0x15;
 const IF_DIFFERENT: u8 = 0x55;
 const END: u8 = 0x95;
-
-fn instruction(code: u8, to: u8, from: u8, offset: u16, value: u32) -> u64 {
-    let registers = u64::from(from) << 4 | u64::from(to);
-    u64::from(code) | registers << 8 | u64::from(offset) << 16 | u64::from(value) << 32
-}
 
 fn program(access: &DeviceAccess) -> Vec<u64> {
     let mut code = vec![

@@ -11,7 +11,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use netlink_packet_route::link::{
@@ -20,8 +20,8 @@ use netlink_packet_route::link::{
 };
 
 use super::link::{Netlink, alias_of, bridge_of, name_of, named, raised};
-use super::subnet::Subnet;
-use super::{enter_new, on_a_thread};
+use super::subnet::{LINK_LOCAL, Subnet, hardware_address};
+use super::{enter_made, enter_new, guard, on_a_thread};
 use crate::error::{Result, SandboxError, step};
 
 /// The longest name of a bridge. A port has it, too, and an address's last bytes; the kernel takes 15.
@@ -32,9 +32,6 @@ const ALIAS_MAX_BYTES: usize = 255;
 
 /// The device of a sandbox.
 const DEVICE: &str = "eth0";
-
-/// Where machines in a cloud find their credentials, and services that are found without being configured.
-const LINK_LOCAL: (Ipv4Addr, u8) = (Ipv4Addr::new(169, 254, 0, 0), 16);
 
 /// Whether sandboxes reach each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,7 +187,7 @@ fn make_bridge(netlink: &mut Netlink, config: &BridgeConfig, alias: &str) -> Res
     let mut bridge = named(name);
     bridge.attributes.extend([
         // Otherwise it has the least of its ports', and changes with them.
-        LinkAttribute::Address(hardware_address(gateway)),
+        LinkAttribute::Address(hardware_address(gateway).to_vec()),
         LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]),
     ]);
     let made = netlink.make(bridge).and_then(|()| {
@@ -200,8 +197,7 @@ fn make_bridge(netlink: &mut Netlink, config: &BridgeConfig, alias: &str) -> Res
         netlink.change(told)?;
         be_strict(name)?;
         netlink.change(raised(named(name)))?;
-        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-        let index = netlink.find(name)?.ok_or_else(missing)?.header.index;
+        let index = netlink.index_of(name)?;
         let subnet = config.subnet;
         netlink.add_address(index, gateway, subnet.prefix(), subnet.broadcast())?;
         Ok(index)
@@ -231,13 +227,6 @@ fn without_ipv6(name: &str) -> std::io::Result<()> {
     }
 }
 
-/// The same for the same address at all times: what others know of it stays right.
-fn hardware_address(address: Ipv4Addr) -> Vec<u8> {
-    // The first byte says that it was given by an administrator, to one device.
-    let [a, b, c, d] = address.octets();
-    vec![0x02, 0x73, a, b, c, d]
-}
-
 /// The port of an address. The subnet gives the rest of it.
 fn port_name(bridge: &str, address: Ipv4Addr) -> String {
     format!("{bridge}-{:04x}", address.to_bits() & 0xffff)
@@ -250,16 +239,39 @@ impl Bridge {
 
     /// Makes a namespace that has an address on the bridge.
     pub(super) fn make_port(&self, address: Ipv4Addr) -> Result<OwnedFd> {
+        self.connect(address, enter_new, None)
+    }
+
+    /// Gives a namespace an address on the bridge. Others may have rights there, so the port takes only what is its own.
+    pub(super) fn make_guarded_port(
+        &self,
+        address: Ipv4Addr,
+        namespace: OwnedFd,
+    ) -> Result<OwnedFd> {
+        let guard = guard::program(address).map_err(step("filtering a network device"))?;
+        self.connect(address, || enter_made(namespace), Some(guard.as_fd()))
+    }
+
+    fn connect(
+        &self,
+        address: Ipv4Addr,
+        enter: impl FnOnce() -> Result<OwnedFd> + Send,
+        guard: Option<BorrowedFd<'_>>,
+    ) -> Result<OwnedFd> {
         let mut machine = Netlink::open().map_err(step("asking for network devices"))?;
         let name = port_name(&self.config.name, address);
         let namespace = on_a_thread(|| {
-            let namespace = enter_new()?;
+            let namespace = enter()?;
             self.make_device(&mut machine, &namespace, &name, address)
                 .and_then(|()| self.set_up_inside(address))
                 .map_err(step("making a network device"))?;
             Ok(namespace)
         });
         let raised = namespace.and_then(|namespace| {
+            if let Some(guard) = guard {
+                let filtered = machine.filter(&name, guard);
+                filtered.map_err(step("filtering a network device"))?;
+            }
             self.raise_port(&mut machine, &name)
                 .map_err(step("raising a network device"))?;
             Ok(namespace)
@@ -281,7 +293,7 @@ impl Bridge {
     ) -> std::io::Result<()> {
         let mut inside = named(DEVICE);
         inside.attributes.extend([
-            LinkAttribute::Address(hardware_address(address)),
+            LinkAttribute::Address(hardware_address(address).to_vec()),
             LinkAttribute::NetNsFd(namespace.as_raw_fd()),
         ]);
         let mut port = named(name);
@@ -299,8 +311,7 @@ impl Bridge {
     fn set_up_inside(&self, address: Ipv4Addr) -> std::io::Result<()> {
         let mut inside = Netlink::open()?;
         without_ipv6("all")?;
-        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-        let device = inside.find(DEVICE)?.ok_or_else(missing)?.header.index;
+        let device = inside.index_of(DEVICE)?;
         inside.change(raised(named(DEVICE)))?;
         let subnet = self.config.subnet;
         inside.add_address(device, address, subnet.prefix(), subnet.broadcast())?;

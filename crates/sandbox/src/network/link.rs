@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
@@ -12,6 +12,9 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::tc::{
+    TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcMessage, TcOption,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
@@ -78,6 +81,48 @@ impl Netlink {
             Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
             found => Ok(found?.into_iter().find_map(as_link)),
         }
+    }
+
+    /// Returns the index of a device.
+    pub(super) fn index_of(&mut self, name: &str) -> io::Result<u32> {
+        let found = self.find(name)?;
+        found
+            .map(|link| link.header.index)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Has a program decide what a device takes.
+    pub(super) fn filter(&mut self, device: &str, program: BorrowedFd<'_>) -> io::Result<()> {
+        /// Of any protocol (`ETH_P_ALL`, in the order of the network), asked first.
+        const ALL_PROTOCOLS: u32 = 1 << 16 | 0x0300;
+        let index = i32::try_from(self.index_of(device)?).map_err(io::Error::other)?;
+        let all = TcHandle {
+            minor: 0,
+            ..TcHandle::CLSACT
+        };
+        let mut queue = TcMessage::with_index(index);
+        queue.header.handle = all;
+        queue.header.parent = TcHandle::CLSACT;
+        queue.attributes = vec![TcAttribute::Kind("clsact".to_owned())];
+        let new = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+        self.ask(RouteNetlinkMessage::NewQueueDiscipline(queue), new)?;
+        let mut filter = TcMessage::with_index(index);
+        filter.header.parent = TcHandle {
+            minor: TcHandle::MIN_INGRESS,
+            ..all
+        };
+        filter.header.info = ALL_PROTOCOLS;
+        let number = u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?;
+        filter.attributes = vec![
+            TcAttribute::Kind(TcFilterBpf::KIND.to_owned()),
+            TcAttribute::Options(vec![
+                TcOption::Bpf(TcFilterBpfOption::ProgFd(number)),
+                TcOption::Bpf(TcFilterBpfOption::ProgName("sandbox".to_owned())),
+                TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
+            ]),
+        ];
+        self.ask(RouteNetlinkMessage::NewTrafficFilter(filter), new)
+            .map(drop)
     }
 
     /// Returns all devices.

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,6 +35,14 @@ struct Shared {
     state: Mutex<State>,
     /// Something is to be done, or an address is free again.
     changed: Condvar,
+}
+
+/// What a sandbox can have.
+enum Found {
+    /// A port that is ready.
+    Ready(Port),
+    /// An address without a device.
+    Free(Ipv4Addr),
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +90,11 @@ impl Ports {
         self.shared.take()
     }
 
+    /// Gives an address to a namespace that somebody else has made.
+    pub(super) fn connect(&self, namespace: OwnedFd) -> Result<Port> {
+        self.shared.connect(namespace)
+    }
+
     /// Takes one back. Whoever is still in its namespace reaches nothing any more.
     pub(super) fn put_back(&self, port: Port) {
         self.shared.state.lock().returned.push(port);
@@ -107,18 +121,44 @@ impl Ports {
 
 impl Shared {
     fn take(&self) -> Result<Port> {
+        let found = self.find(|state| {
+            let ready = state.ready.pop().map(Found::Ready);
+            ready.or_else(|| state.free.pop_front().map(Found::Free))
+        });
+        match found? {
+            Found::Ready(port) => {
+                self.changed.notify_all();
+                Ok(port)
+            }
+            Found::Free(address) => self.make(address, |bridge| bridge.make_port(address)),
+        }
+    }
+
+    fn connect(&self, namespace: OwnedFd) -> Result<Port> {
+        let found = self.find(|state| {
+            let free = state.free.pop_front().map(Found::Free);
+            free.or_else(|| state.ready.pop().map(Found::Ready))
+        });
+        let address = match found? {
+            Found::Free(address) => address,
+            Found::Ready(port) => {
+                self.bridge.remove_port(port.address)?;
+                port.address
+            }
+        };
+        self.make(address, |bridge| {
+            bridge.make_guarded_port(address, namespace)
+        })
+    }
+
+    /// Waits until there is something that a sandbox can have.
+    fn find(&self, take: impl Fn(&mut State) -> Option<Found>) -> Result<Found> {
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
         state.failed = false;
         loop {
-            if let Some(port) = state.ready.pop() {
-                drop(state);
-                self.changed.notify_all();
-                return Ok(port);
-            }
-            if let Some(address) = state.free.pop_front() {
-                drop(state);
-                return self.make(address);
+            if let Some(found) = take(&mut state) {
+                return Ok(found);
             }
             // None is free, but one may be about to be.
             let comes = state.busy || !state.returned.is_empty();
@@ -133,8 +173,12 @@ impl Shared {
     }
 
     /// Makes a port, or frees its address.
-    fn make(&self, address: Ipv4Addr) -> Result<Port> {
-        match self.bridge.make_port(address) {
+    fn make(
+        &self,
+        address: Ipv4Addr,
+        make: impl FnOnce(&Bridge) -> Result<OwnedFd>,
+    ) -> Result<Port> {
+        match make(&self.bridge) {
             Ok(namespace) => Ok(Port {
                 address,
                 namespace: Some(namespace),
@@ -164,7 +208,9 @@ impl Shared {
                 MutexGuard::unlocked(&mut state, || self.remove(port));
             } else if let Some(address) = to_prepare(&mut state) {
                 state.busy = true;
-                match MutexGuard::unlocked(&mut state, || self.make(address)) {
+                match MutexGuard::unlocked(&mut state, || {
+                    self.make(address, |bridge| bridge.make_port(address))
+                }) {
                     Ok(port) => state.ready.push(port),
                     Err(error) => {
                         log::warn!("no network is made in advance: {error}");

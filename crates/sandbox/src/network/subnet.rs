@@ -12,6 +12,9 @@ const PREFIXES: std::ops::RangeInclusive<u8> = 16..=29;
 /// What the kernel allows on one bridge (`BR_MAX_PORTS`, with the number 0 left out).
 const PORTS_MAX: u32 = 1023;
 
+/// Where machines in a cloud find their credentials, and services that are found without being configured.
+pub(super) const LINK_LOCAL: (Ipv4Addr, u8) = (Ipv4Addr::new(169, 254, 0, 0), 16);
+
 /// A subnet of IPv4, as `10.213.0.0/22`: its first address is the machine's, each other one a sandbox's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
@@ -87,6 +90,13 @@ impl FromStr for Subnet {
         }
         Ok(subnet)
     }
+}
+
+/// The same for the same address at all times: what others know of it stays right.
+pub(super) fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
+    // The first byte says that it was given by an administrator, to one device.
+    let [a, b, c, d] = address.octets();
+    [0x02, 0x73, a, b, c, d]
 }
 
 #[cfg(test)]

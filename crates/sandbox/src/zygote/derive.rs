@@ -16,7 +16,7 @@ use rawio::pidfd::PidFd;
 
 use super::protocol::{Control, Derived, ForkRequest};
 use super::users::Users;
-use super::{Conversation, FORK_PATIENCE, IMPORT_PATIENCE, Zygote, ZygoteSpec};
+use super::{Conversation, IMPORT_PATIENCE, Zygote, ZygoteSpec};
 use crate::cache::Hits;
 use crate::cgroup::{Group, Lent, Pool};
 use crate::error::{Result, SandboxError, step};
@@ -78,7 +78,7 @@ fn begin(
     let (control, theirs) = Control::pair().map_err(step("making a socket"))?;
     // It can only be born in a group of its parent's, and is moved before it does anything.
     let cradle = parent.lent.take(pool)?;
-    let born = (|| {
+    let born: Result<Started> = (|| {
         let stdio = null_stdio()?;
         let groups = group.legacy();
         let mut descriptors: Vec<BorrowedFd<'_>> = stdio.iter().map(|fd| fd.as_fd()).collect();
@@ -94,16 +94,18 @@ fn begin(
         let pid = process.number().ok().flatten().unwrap_or(0);
         Ok(Started { pid, process })
     })();
-    let moved = born.and_then(|started: Started| {
-        let checked = check_users(&started, users).map_err(|problem| parent.fault(problem));
-        let moved = checked.and_then(|()| group.adopt(started.pid));
-        moved
-            .map_err(|error| end(&started.process, error))
-            .map(|()| started)
+    let moved = born.as_ref().ok().map(|started| {
+        let checked = check_users(started, users).map_err(|problem| parent.fault(problem));
+        checked.and_then(|()| group.adopt(started.pid))
     });
     drop(theirs);
+    // Which ends what was not moved. The process that the Zygote has named may be anybody's.
     parent.lent.put_back(cradle, pool);
-    let started = moved?;
+    let started = born?;
+    if let Some(Err(error)) = moved {
+        crate::process::exit_status(&started.process, 0);
+        return Err(error);
+    }
     let id = format!("z{}", new_id()?);
     // That nobody reads is found when nobody answers.
     let _gone = tell.write_all(&[0]);
@@ -152,6 +154,7 @@ fn fork_request<'a>(
         groups,
         limits: BTreeMap::new(),
         tmp_bytes: 0,
+        waits: false,
         zygote: Some(Derived {
             users: [users.first - parent.users.first, users.count()],
             paths: paths_of(&more),
@@ -162,10 +165,7 @@ fn fork_request<'a>(
 
 /// Ends a process that is not to be.
 fn end(process: &PidFd, error: SandboxError) -> SandboxError {
-    let _gone = process.signal(nix::sys::signal::Signal::SIGKILL);
-    if let Ok(true) = process.ended_within(FORK_PATIENCE) {
-        crate::process::exit_status(process, 0);
-    }
+    crate::process::end(process);
     error
 }
 

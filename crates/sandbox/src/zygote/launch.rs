@@ -1,28 +1,28 @@
 //! The start of a Zygote.
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use nix::fcntl::{OFlag, openat};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::stat::Mode;
 use parking_lot::Mutex;
-use rawio::child::{Birth, OwnMount, Started, Step};
+use rawio::child::{OwnMount, Started, Step};
 use rawio::mount::{DetachedMount, Forbids, MountContext};
 
 use super::protocol::{Control, Settings};
 use super::users::Users;
 use super::{Conversation, IMPORT_PATIENCE, Zygote, ZygoteSpec};
+use crate::begun::{NamedSteps, Plan};
 use crate::cache::Hits;
 use crate::cgroup::{Group, Lent};
-use crate::error::{Result, SandboxError, at, step};
-use crate::launch::{Mounts, start};
+use crate::error::{Result, SandboxError, step};
+use crate::launch::Mounts;
 use crate::packages::paths_of;
+use crate::process::end;
 use crate::record::new_id;
 use crate::request::Request;
 use crate::starters::Starters;
@@ -30,14 +30,6 @@ use crate::stdio::null_stdio;
 
 /// The interpreter's program.
 const PROGRAM: &str = include_str!("zygote.py");
-
-/// No namespace of processes: in one, its children would end with it. The table of processes that it
-/// sees has its own only.
-const NAMESPACES: i32 = libc::CLONE_NEWUSER
-    | libc::CLONE_NEWNS
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWNET;
 
 /// The most processes that a child can be allowed, on a machine of any size.
 const PROCESSES_MAX: u64 = 32_768;
@@ -66,10 +58,7 @@ pub(crate) fn launch(
     let begun = begin(&spec, starters, filter, users, group);
     let (started, control, group) = begun?;
     let failed = |error: SandboxError, group: Group| {
-        let _gone = started.process.signal(nix::sys::signal::Signal::SIGKILL);
-        if let Ok(true) = started.process.ended_within(super::FORK_PATIENCE) {
-            crate::process::exit_status(&started.process, started.pid);
-        }
+        end(&started.process);
         Box::new((error, Some(group)))
     };
     let id = match new_id() {
@@ -105,18 +94,6 @@ pub(crate) fn launch(
     })
 }
 
-/// What goes to the thread that starts it.
-struct Parts {
-    mounts: Mounts,
-    program: [CString; 5],
-    control: OwnedFd,
-    stdio: [OwnedFd; 3],
-    users: Users,
-    group: Group,
-    /// The table of all processes, which the thread does not see.
-    processes: File,
-}
-
 fn begin(
     spec: &ZygoteSpec,
     starters: &Starters,
@@ -124,79 +101,96 @@ fn begin(
     users: Users,
     mut group: Group,
 ) -> std::result::Result<(Started, Control, Group), Failure> {
-    let prepared = (|| {
-        let mut request = Request::new(&spec.base, &[&spec.interpreter]);
-        request.packages.clone_from(&spec.store);
-        request.limits.memory_bytes = spec.memory_bytes;
-        group.limit(&request.limits)?;
-        let mounts = Mounts::of(&request)?;
-        let settings = Settings {
-            modules: &spec.modules,
-            paths: paths_of(&spec.packages),
-            learned: spec.learned.as_deref().unwrap_or_default(),
-            filter,
-        };
-        let settings = serde_json::to_string(&settings).map_err(step("writing settings"))?;
-        let arguments = [&spec.interpreter, "-I", "-c", PROGRAM, &settings];
-        let program = arguments.map(|argument| CString::new(argument).unwrap_or_default());
-        let (ours, theirs) = Control::pair().map_err(step("making a socket"))?;
-        let processes = File::open("/proc").map_err(at("opening", "/proc"))?;
-        Ok((mounts, program, ours, theirs, null_stdio()?, processes))
-    })();
-    let (mounts, program, ours, control, stdio, processes) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => return Err(Box::new((error, Some(group)))),
-    };
-    let parts = Box::new(Parts {
-        mounts,
-        program,
-        control,
-        stdio,
-        users,
-        group,
-        processes,
-    });
-    let ran = starters.run(move || {
-        let started = parts.start();
-        (started, parts.group)
-    });
-    match ran {
-        Ok((Ok(started), group)) => Ok((started, ours, group)),
-        Ok((Err(error), group)) => Err(Box::new((error, Some(group)))),
-        // The thread is gone, and the group with it: as at the end of everything.
-        Err(error) => Err(Box::new((error, None))),
+    match start(spec, starters, filter, users, &mut group) {
+        Ok((started, control)) => Ok((started, control, group)),
+        Err(error) => Err(Box::new((error, Some(group)))),
     }
 }
 
-impl Parts {
-    fn start(&self) -> Result<Started> {
-        let (go, tell) = io::pipe().map_err(step("making a pipe"))?;
-        let proc = own_processes()?;
-        let [null, _, _] = &self.stdio;
-        let descriptors = [
-            null.as_fd(),
-            null.as_fd(),
-            null.as_fd(),
-            self.control.as_fd(),
-        ];
-        let program = self.program.each_ref().map(CString::as_c_str);
-        let variables: [&CStr; 2] = [c"PATH=/usr/local/bin:/usr/bin:/bin", c"HOME=/tmp"];
+fn start(
+    spec: &ZygoteSpec,
+    starters: &Starters,
+    filter: String,
+    users: Users,
+    group: &mut Group,
+) -> Result<(Started, Control)> {
+    let mut request = Request::new(&spec.base, &[&spec.interpreter]);
+    request.packages.clone_from(&spec.store);
+    request.limits.memory_bytes = spec.memory_bytes;
+    group.limit(&request.limits)?;
+    let settings = Settings {
+        modules: &spec.modules,
+        paths: paths_of(&spec.packages),
+        learned: spec.learned.as_deref().unwrap_or_default(),
+        filter,
+    };
+    let settings = serde_json::to_string(&settings).map_err(step("writing settings"))?;
+    let arguments = [&spec.interpreter, "-I", "-c", PROGRAM, &settings];
+    let (ours, theirs) = Control::pair().map_err(step("making a socket"))?;
+    let [null, _, _] = null_stdio()?;
+    let (go, mut tell) = io::pipe().map_err(step("making a pipe"))?;
+    let proc = own_processes()?;
+    let mounts = Mounts::of(&request)?;
+    let (mounts, places): (Vec<_>, Vec<_>) = mounts.places().unzip();
+    let groups = group.legacy();
+    let mut descriptors = vec![null.as_fd(), null.as_fd(), null.as_fd(), theirs.as_fd()];
+    descriptors.extend(&groups);
+    descriptors.extend([go.as_fd(), proc.as_fd()]);
+    descriptors.extend(mounts);
+    let plan = Launch {
+        program: arguments.map(|argument| CString::new(argument).unwrap_or_default()),
+        variables: [c"PATH=/usr/local/bin:/usr/bin:/bin", c"HOME=/tmp"].map(CStr::to_owned),
+        groups: groups.len(),
+        places,
+    };
+    let (started, way) = crate::begun::begin(starters, plan, group.birth(), &descriptors)?;
+    let mapped = map_users(started.pid, users).and_then(|()| tell.write_all(&[0]));
+    let arrived = mapped
+        .map_err(step("giving a Zygote its users"))
+        .inspect_err(|_| end(&started.process));
+    arrived.and_then(|()| way.arrived(&started.process))?;
+    Ok((started, ours))
+}
+
+/// How a Zygote is started.
+struct Launch {
+    program: [CString; 5],
+    variables: [CString; 2],
+    /// How many control groups it joins.
+    groups: usize,
+    places: Vec<&'static CStr>,
+}
+
+impl Plan for Launch {
+    /// None of processes: in one, its children would end with it. The table of processes that it sees has its own only.
+    fn namespaces(&self) -> i32 {
+        libc::CLONE_NEWUSER
+            | libc::CLONE_NEWNS
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWUTS
+            | libc::CLONE_NEWNET
+    }
+
+    fn steps<'a>(&'a self, descriptors: &'a [BorrowedFd<'a>]) -> Option<NamedSteps<'a>> {
+        let (own, rest) = descriptors.split_at_checked(4)?;
+        let mut rest = rest.iter().copied();
         let mut steps = Vec::new();
-        for procs in self.group.legacy() {
-            steps.push(("joining a control group", Step::JoinCgroup(procs)));
+        for _ in 0..self.groups {
+            steps.push(("joining a control group", Step::JoinCgroup(rest.next()?)));
         }
-        steps.push(("waiting for its users", Step::AwaitByte(go.as_fd())));
+        steps.push(("waiting for its users", Step::AwaitByte(rest.next()?)));
         steps.push(("naming the host", Step::HostName(c"zygote")));
-        let attach = Step::Attach(proc.as_fd(), c"/proc");
-        steps.push(("mounting /proc", attach));
+        steps.push(("mounting /proc", Step::Attach(rest.next()?, c"/proc")));
         let tmp = Step::Mount(OwnMount {
             fs_type: c"tmpfs",
-            parameters: vec![(c"mode", Some(c"1777")), (c"size", Some(c"16m"))],
+            options: c"mode=1777,size=16m",
             forbids: DATA_ONLY,
             at: c"/tmp",
         });
         steps.push(("mounting /tmp", tmp));
-        steps.extend(self.mounts.steps());
+        for &place in &self.places {
+            steps.push(("mounting a directory", Step::Attach(rest.next()?, place)));
+        }
         let limit = |resource, value| ("setting a limit", Step::Limit(resource, value));
         steps.extend([
             ("starting a session", Step::NewSession),
@@ -208,21 +202,13 @@ impl Parts {
             ),
             ("giving up new privileges", Step::NoNewPrivileges),
             ("entering its directory", Step::ChangeDir(c"/tmp")),
-            ("placing descriptors", Step::Descriptors(&descriptors)),
+            ("placing descriptors", Step::Descriptors(own)),
             (
                 "executing the interpreter",
-                Step::Execute(program[0], &program, &variables),
+                Step::Execute(&self.program[0], &self.program, &self.variables),
             ),
         ]);
-        let birth = Birth {
-            namespaces: u64::from(NAMESPACES.cast_unsigned()),
-            cgroup: Some(self.group.birth()),
-        };
-        let mut tell = tell;
-        start(&steps, birth, |pid| {
-            map_users(&self.processes, pid, self.users)?;
-            tell.write_all(&[0])
-        })
+        Some(steps)
     }
 }
 
@@ -237,13 +223,11 @@ fn own_processes() -> Result<DetachedMount> {
 }
 
 /// Says which users a process's namespace has.
-fn map_users(processes: &File, pid: u32, users: Users) -> io::Result<()> {
+fn map_users(pid: u32, users: Users) -> io::Result<()> {
     let map = format!("0 {} {}", users.first, users.count());
     for name in ["gid_map", "uid_map"] {
-        let path = format!("{pid}/{name}");
-        let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
-        let file = openat(processes, path.as_str(), flags, Mode::empty())?;
-        File::from(file).write_all(map.as_bytes())?;
+        // In one call, as the kernel wants it.
+        fs::write(format!("/proc/{pid}/{name}"), &map)?;
     }
     Ok(())
 }

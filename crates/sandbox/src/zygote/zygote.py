@@ -221,6 +221,9 @@ def become(request, descriptors, last_filter):
         try:
             confine(request, groups, mounts, last_filter)
             renew(request)
+            # It is given an address meanwhile.
+            if request["waits"] and os.read(descriptors[-1], 1) != b"\0":
+                os._exit(1)
         except BaseException as error:
             os.write(ready, repr(error).encode()[:4096])
             os._exit(1)

@@ -1,4 +1,4 @@
-//! Which devices a control group may open: a program of the kernel's virtual machine that decides.
+//! Programs of the kernel's virtual machine (BPF), which it verifies and runs.
 
 #![expect(unsafe_code, reason = "neither std nor nix has bpf")]
 
@@ -8,11 +8,20 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 /// `BPF_PROG_LOAD` and `BPF_PROG_ATTACH`.
 const LOAD: libc::c_int = 5;
 const ATTACH: libc::c_int = 8;
-/// `BPF_PROG_TYPE_CGROUP_DEVICE` and `BPF_CGROUP_DEVICE`.
-const PROGRAM_TYPE: u32 = 15;
-const ATTACH_TYPE: u32 = 6;
+/// `BPF_CGROUP_DEVICE`.
+const DEVICES_OF_CGROUP: u32 = 6;
 /// `BPF_F_ALLOW_MULTI`: those of groups above are asked, too.
 const ALLOW_MULTI: u32 = 2;
+
+/// What a program decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// What becomes of a packet: `BPF_PROG_TYPE_SCHED_CLS`.
+    Packets = 3,
+    /// Whether a device may be opened: `BPF_PROG_TYPE_CGROUP_DEVICE`.
+    Devices = 15,
+}
 
 /// The parameters of `BPF_PROG_LOAD`, as far as they are used.
 #[derive(Default)]
@@ -38,14 +47,13 @@ struct AttachParameters {
     flags: u32,
 }
 
-/// Attaches a BPF program, whose instructions are given in the kernel's format, that decides which devices
-/// processes in a control group of version 2 may open and create. It stays as long as the group.
+/// Loads a program, whose instructions are given in the kernel's format.
 ///
 /// # Errors
 /// If the kernel refuses the program, or does not support such programs (`EINVAL`).
-pub fn attach(cgroup: BorrowedFd<'_>, instructions: &[u64]) -> io::Result<()> {
+pub fn load(kind: Kind, instructions: &[u64]) -> io::Result<OwnedFd> {
     let load = LoadParameters {
-        kind: PROGRAM_TYPE,
+        kind: kind as u32,
         instructions_len: u32::try_from(instructions.len()).map_err(io::Error::other)?,
         instructions: instructions.as_ptr().addr() as u64,
         license: c"MIT".as_ptr().addr() as u64,
@@ -60,12 +68,21 @@ pub fn attach(cgroup: BorrowedFd<'_>, instructions: &[u64]) -> io::Result<()> {
     }
     let program = RawFd::try_from(program).map_err(io::Error::other)?;
     // SAFETY: the kernel has opened it, and nobody else owns it.
-    let program = unsafe { OwnedFd::from_raw_fd(program) };
+    Ok(unsafe { OwnedFd::from_raw_fd(program) })
+}
+
+/// Has a program decide which devices processes in a control group of version 2 may open and create. It stays as long as
+/// the group.
+///
+/// # Errors
+/// As [`load`], or if it is no such group.
+pub fn filter_devices(cgroup: BorrowedFd<'_>, instructions: &[u64]) -> io::Result<()> {
+    let program = load(Kind::Devices, instructions)?;
     let number = |fd: RawFd| u32::try_from(fd).map_err(io::Error::other);
     let attach = AttachParameters {
         target: number(cgroup.as_raw_fd())?,
         program: number(program.as_raw_fd())?,
-        kind: ATTACH_TYPE,
+        kind: DEVICES_OF_CGROUP,
         flags: ALLOW_MULTI,
     };
     // SAFETY: as above, without pointers.
@@ -83,6 +100,12 @@ pub fn attach(cgroup: BorrowedFd<'_>, instructions: &[u64]) -> io::Result<()> {
     }
 }
 
+/// Encodes an instruction: its code, its registers, and what it jumps over or is about.
+pub fn instruction(code: u8, to: u8, from: u8, offset: u16, value: u32) -> u64 {
+    let registers = u64::from(from) << 4 | u64::from(to);
+    u64::from(code) | registers << 8 | u64::from(offset) << 16 | u64::from(value) << 32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,7 +115,8 @@ mod tests {
     #[test]
     fn what_is_no_control_group_is_refused() {
         // r0 = 1; exit.
-        let allow = [0x0000_0001_0000_00b7, 0x95];
-        assert!(attach(File::open("/").unwrap().as_fd(), &allow).is_err());
+        let allow = [instruction(0xb7, 0, 0, 0, 1), instruction(0x95, 0, 0, 0, 0)];
+        assert_eq!(allow, [0x0000_0001_0000_00b7, 0x95]);
+        assert!(filter_devices(File::open("/").unwrap().as_fd(), &allow).is_err());
     }
 }
