@@ -4,7 +4,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fetch::testing::{Behaviour, Line, Report, Simulation, Step};
-use fetch::{Config, Lane, Outcome, Peer, Piece, Priority, Server, Verdict};
+use fetch::{
+    Action, Arrival, Config, Engine, Lane, Outcome, Peer, Piece, Priority, Server, StreamId,
+    Verdict, Via,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -226,4 +229,77 @@ fn a_server_that_does_not_send_the_rest_is_asked_for_what_is_wanted() {
     assert_eq!(report.ends(Verdict::Here), 100);
     // Once: it would not send it the next time either.
     assert_eq!(report.resumed, [(background, 0)]);
+}
+
+#[test]
+fn whoever_waits_when_another_server_takes_over_gets_it_first() {
+    let mut simulation = Simulation::new(Config::default(), 1);
+    let habits = dies(200 * MS, 5200 * MS);
+    let [_, sender] = server(&mut simulation, 0, [habits.clone(), habits]);
+    server(&mut simulation, 1, Default::default());
+    let plan = Step::Plan {
+        sender: Some(sender),
+        pieces: pieces(0..CHUNKS),
+    };
+    simulation.at(Duration::ZERO, plan);
+    // Some 35 chunks behind the first that is lacking: these take 18 ms, and the first of them a round trip more.
+    simulation.at(201 * MS, want(400..401, Priority::Demand));
+    let report = simulation.run();
+    let [(_, first)] = report.resumed[..] else {
+        panic!("{:?}", report.resumed)
+    };
+    assert!((360..370).contains(&first), "{first}");
+    let ended = report.of(400).expect("it was wanted");
+    assert!(ended.at <= 225 * MS, "{ended:?}");
+}
+
+/// What was on its way when another server took over, and comes late.
+#[test]
+fn what_a_stream_that_was_given_up_brings_is_not_sent_by_the_next_one() {
+    let mut engine = Engine::new(Config::default());
+    let [first, second] = [0, 1].map(|number| engine.add_peer(Server(number), Lane::Any));
+    for peer in [first, second] {
+        engine.on_peer_up(Duration::ZERO, peer, Some(20 * MS));
+        engine.allow_resuming(peer);
+    }
+    let (stream, plan) = (StreamId(1), pieces(0..100));
+    engine.promised(MS, first, stream, &plan);
+    engine.plan(&plan, Some(stream), |_| true);
+    let polled = |engine: &mut Engine<u32>, now| {
+        let actions = std::iter::from_fn(|| engine.poll(now));
+        actions.collect::<Vec<_>>()
+    };
+    let mut now = MS;
+    let left = loop {
+        now += MS;
+        let left = polled(&mut engine, now);
+        if !left.is_empty() {
+            break left;
+        }
+        assert!(now < SECOND, "it is silent, and not given up");
+    };
+    let ended = Action::EndStream {
+        peer: first,
+        stream,
+    };
+    assert!(left.contains(&ended), "{left:?}");
+    let next = left.iter().find_map(|action| match action {
+        Action::Resume {
+            peer,
+            stream,
+            first: 0,
+        } => Some((*peer, *stream)),
+        _ => None,
+    });
+    let (peer, next) = next.expect("the other one is asked");
+    assert_eq!(peer, second);
+    let via = Via::Stream(stream);
+    let arrival = engine.on_piece(now, first, via, 7, Outcome::Here, CHUNK);
+    assert_eq!(arrival, Arrival::First);
+    let skip = Action::Skip {
+        peer: second,
+        stream: next,
+        keys: vec![7],
+    };
+    assert_eq!(polled(&mut engine, now), [skip]);
 }

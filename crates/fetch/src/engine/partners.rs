@@ -125,8 +125,8 @@ impl<K: Key> Engine<K> {
     /// Requests what waited for a stream that is over, unless another one brings it.
     fn ask_for(&mut self, now: Duration, keys: &[K]) {
         for key in keys {
-            let waits = |flight: &Flight| flight.stream.is_some() || flight.queued.is_some();
-            if !self.flights.get(key).is_some_and(waits) && !self.wait_for_stream(now, *key) {
+            let is_left = |flight: &Flight| flight.stream.is_none();
+            if self.flights.get(key).is_some_and(is_left) {
                 self.enqueue(now, *key, End::Back);
             }
         }
