@@ -36,6 +36,13 @@ step cargo xtask flags
 step cargo xtask links
 step cargo check --quiet -p yolofs # with nothing above it in the build
 step cargo check --quiet -p cli    # and this as a user gets it: no feature that only tests ask for
+# musl has other types in places; what calls the C library directly shows that first.
+musl=x86_64-unknown-linux-musl
+if [ -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then
+    step cargo check --quiet -p rawio --target $musl
+else
+    say "rawio is not compiled for musl: rustup target add $musl"
+fi
 # With all features: the feature `vsock` is compiled nowhere else.
 step cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
 RUSTDOCFLAGS='-D warnings' step cargo doc --quiet --workspace --lib --no-deps

@@ -156,6 +156,10 @@ fn needs(text: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
     use super::*;
 
     const OWN: Processor = if cfg!(target_arch = "aarch64") {
@@ -219,5 +223,48 @@ mod tests {
         let targets = Processor::value_variants().iter().map(|one| one.target());
         let known = ["x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl"];
         assert!(targets.eq(known));
+    }
+
+    /// Who adds a crate that needs a library of the system learns it here: no test builds the archive.
+    #[test]
+    fn programs_link_only_what_their_crates_compile() {
+        const COMPILED: [&str; 3] = ["lz4-sys", "ring", "zstd-sys"];
+        // Written in Rust: what it says keeps two versions of it apart.
+        const RUST: &str = "prettyplease";
+        let output = Command::new(env!("CARGO"))
+            .args(["metadata", "--format-version", "1", "--offline"])
+            .args(["--filter-platform", &Processor::X86.target()])
+            .current_dir(crate::workspace::root().unwrap())
+            .output()
+            .unwrap();
+        let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let list = |value: &Value| value.as_array().cloned().unwrap();
+        let packages = list(&metadata["packages"]);
+        let named = |name: &str| packages.iter().find(|package| package["name"] == name);
+        let mut todo: Vec<Value> = ["cli", "sandbox-cli"]
+            .map(|name| named(name).unwrap()["id"].clone())
+            .into();
+        let mut used = BTreeSet::new();
+        let nodes = list(&metadata["resolve"]["nodes"]);
+        while let Some(id) = todo.pop() {
+            if !used.insert(id.as_str().unwrap().to_owned()) {
+                continue;
+            }
+            let node = nodes.iter().find(|node| node["id"] == id).unwrap();
+            let built = |dependency: &Value| {
+                let kinds = list(&dependency["dep_kinds"]);
+                kinds.iter().any(|kind| kind["kind"] != "dev")
+            };
+            let dependencies = list(&node["deps"]).into_iter().filter(built);
+            todo.extend(dependencies.map(|dependency| dependency["pkg"].clone()));
+        }
+        let of_programs = packages.iter().filter(|package| {
+            let id = package["id"].as_str().unwrap();
+            used.contains(id) && !package["links"].is_null() && package["name"] != RUST
+        });
+        let native: BTreeSet<_> = of_programs
+            .map(|package| package["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(native, COMPILED.into());
     }
 }
