@@ -102,6 +102,8 @@ pub(crate) struct Group {
     memory_limit: AtomicU64,
     /// Whether somebody may have frozen it since it was thawed.
     may_be_frozen: AtomicBool,
+    /// Whether the kernel was asked to kill what is in it.
+    was_killed: AtomicBool,
     /// Whether CPU time is limited for its present user.
     cpu_in_use: bool,
     /// The directory, mounted alone, if it is lent.
@@ -193,6 +195,7 @@ impl Group {
             memory_limit: AtomicU64::new(0),
             // By a former program.
             may_be_frozen: AtomicBool::new(true),
+            was_killed: AtomicBool::new(false),
             cpu_in_use: false,
             lent: None,
             killed_for_memory: 0,
@@ -350,6 +353,7 @@ impl Group {
         if self.says("populated 0")? {
             return Ok(());
         }
+        self.was_killed.store(true, Relaxed);
         put(&self.unified.join("cgroup.kill"), "1")?;
         self.await_event("populated 0", "killing a sandbox")
     }
@@ -364,6 +368,12 @@ impl Group {
     /// Prepares it for reuse: without processes, and without its last user's limits or state.
     pub(crate) fn reset(&mut self) -> Result<()> {
         self.kill()?;
+        // Since Linux 6.14 whoever is born there from another group is killed, too (`kill_seq` of kernel/cgroup).
+        if self.was_killed.load(Relaxed) {
+            return Err(SandboxError::Invalid(
+                "it was killed, and so would be what is born there".to_owned(),
+            ));
+        }
         if self.may_be_frozen.load(Relaxed) {
             self.thaw()?;
         }

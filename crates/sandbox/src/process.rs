@@ -1,6 +1,7 @@
 //! Data of a process from `/proc`: when it started, and how it ended.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::time::Duration;
 
 use nix::libc;
@@ -55,8 +56,12 @@ impl Stat {
     }
 
     fn of(pid: u32) -> Option<Self> {
-        let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        Self::read(&line)
+        // In one call: the kernel does not say how long it is, so it would be read in small pieces.
+        let mut line = [0; 2048];
+        let len = File::open(format!("/proc/{pid}/stat"))
+            .and_then(|mut file| file.read(&mut line))
+            .ok()?;
+        Self::read(&String::from_utf8_lossy(&line[..len]))
     }
 }
 

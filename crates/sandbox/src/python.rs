@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError};
-use crate::launch::Mounts;
+use crate::launch::{Mounts, Parts};
 use crate::network::Network;
 use crate::packages::{Packages, check_packages};
 use crate::record::new_id;
@@ -17,8 +17,8 @@ use crate::sandboxes::{Newborn, Sandboxes};
 use crate::starters::Starters;
 use crate::stdio::{Streams, open_stdio};
 use crate::zygote::{
-    Child, ImportKey, IsRoot, Living, Users, ZYGOTES_MAX, Zygote, ZygoteCounts, ZygoteSpec,
-    ZygoteView, derive, launch,
+    Child, ImportKey, IsRoot, Living, Users, Waiting, ZYGOTES_MAX, Zygote, ZygoteCounts,
+    ZygoteSpec, ZygoteView, derive, launch,
 };
 
 /// What a start of Python needs once it is decided how it starts.
@@ -184,6 +184,7 @@ impl Sandboxes {
         if let Some(group) = zygote.end() {
             zygote.lent.put_back(group, &self.shared.pool);
         }
+        zygote.end_spares(&self.shared.pool);
         zygote.lent.close(&self.shared.pool);
         true
     }
@@ -218,7 +219,7 @@ impl Sandboxes {
         if prepared.request.network != Network::Host
             && let Some(zygote) = self.zygote_for(&prepared.request, &python)
         {
-            match self.fork(&zygote, &python.packages, &prepared) {
+            match self.fork(&zygote, &python.packages, &mut prepared) {
                 Ok((child, group)) => {
                     return self.enroll_child(&zygote, child, group, &python, prepared);
                 }
@@ -274,7 +275,14 @@ impl Sandboxes {
             user: child.user,
             ancestry: zygote.ancestry.clone(),
         };
-        self.enroll(prepared.request, newborn, controls, prepared.streams)
+        let sandbox = self.enroll(prepared.request, newborn, controls, prepared.streams)?;
+        let (zygote, shared) = (Arc::clone(zygote), Arc::clone(&self.shared));
+        self.preparing.run(move || {
+            if let Err(error) = zygote.prepare(&shared.pool) {
+                log::debug!("no child is forked in advance: {error}");
+            }
+        });
+        Ok(sandbox)
     }
 
     /// Returns the Zygote that a request is to be forked from, which may have to be made first.
@@ -404,12 +412,36 @@ impl Sandboxes {
         self.zygotes.imports.lock().common(&key)
     }
 
-    /// Has a Zygote fork, into a group of the sandbox's own.
+    /// Has a Zygote's child run a request, in a group of the sandbox's own: one that waits, or a new one.
     fn fork(
         &self,
         zygote: &Zygote,
         packages: &Packages,
+        prepared: &mut Prepared,
+    ) -> Result<(Child, Group)> {
+        let pool = &self.shared.pool;
+        if let Some(spare) = zygote.take_spare(pool) {
+            let (group, waiting) = spare.into_parts();
+            match self.fork_in(group, zygote, packages, prepared, Some(waiting)) {
+                Err(error @ SandboxError::Zygote { .. }) => {
+                    log::info!("{error}, which was forked in advance");
+                    // It may have mounted them.
+                    prepared.mounts = Mounts::of(&prepared.request)?;
+                }
+                forked => return forked,
+            }
+        }
+        let group = zygote.lent.take(pool)?;
+        self.fork_in(group, zygote, packages, prepared, None)
+    }
+
+    fn fork_in(
+        &self,
+        mut group: Group,
+        zygote: &Zygote,
+        packages: &Packages,
         prepared: &Prepared,
+        waiting: Option<Waiting>,
     ) -> Result<(Child, Group)> {
         let Prepared {
             request,
@@ -417,11 +449,16 @@ impl Sandboxes {
             stdio,
             ..
         } = prepared;
-        let mut group = zygote.lent.take(&self.shared.pool)?;
-        let networks = &self.shared.networks;
-        let forked = group
-            .limit(&request.limits)
-            .and_then(|()| zygote.fork(request, packages, &group, mounts, stdio, networks));
+        let forked = group.limit(&request.limits).and_then(|()| {
+            let parts = Parts {
+                group: &group,
+                network: None,
+                mounts,
+                stdio,
+                user: self.user_of(group.slot),
+            };
+            zygote.fork(request, packages, &parts, waiting, &self.shared.networks)
+        });
         match forked {
             Ok(child) => Ok((child, group)),
             Err(error) => {

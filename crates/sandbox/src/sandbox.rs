@@ -60,7 +60,7 @@ pub(crate) struct Controls {
     pub(crate) group: Group,
     pub(crate) network: Option<Lease>,
     pub(crate) next: Next,
-    /// Its namespace of mounts, so that it does not end before the sandbox's end is told: see `closer`.
+    /// Its namespace of mounts, so that it does not end before the sandbox's end is told: see `watch`.
     pub(crate) mounts: Option<OwnedFd>,
 }
 

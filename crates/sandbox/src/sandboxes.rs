@@ -23,6 +23,7 @@ use crate::cgroup::{Hierarchies, Pool};
 use crate::confinement::Confinement;
 use crate::error::{Result, SandboxError, at};
 use crate::exec::Execution;
+use crate::later::Later;
 use crate::launch::{Launch, Mounts, Parts, User};
 use crate::network::{BridgeConfig, Lease, Networks};
 use crate::process;
@@ -88,6 +89,8 @@ pub struct Sandboxes {
     pub(crate) shared: Arc<Shared>,
     pub(crate) confinement: Arc<Confinement>,
     pub(crate) zygotes: Zygotes,
+    /// Has Zygotes fork in advance.
+    pub(crate) preparing: Later,
     bases: RwLock<BTreeMap<String, Arc<Starters>>>,
     known: Mutex<Known>,
     started: AtomicU64,
@@ -144,6 +147,7 @@ impl Sandboxes {
             shared,
             confinement: Arc::new(Confinement::new()?),
             zygotes: Zygotes::default(),
+            preparing: Later::start("sandbox-spares")?,
             bases: RwLock::default(),
             known: Mutex::default(),
             started: AtomicU64::new(0),

@@ -12,8 +12,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use crate::cgroup::Pool;
-use crate::closer::Closer;
 use crate::error::{Result, step};
+use crate::later::Later;
 use crate::network::Networks;
 use crate::process::exit_status;
 use crate::record::Records;
@@ -35,7 +35,9 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) networks: Networks,
     pub(crate) records: Records,
-    closer: Closer,
+    /// Ends namespaces of mounts. Whoever drops the last reference to one takes its mounts apart, and waits until no
+    /// processor looks at them any more. That would be the last process of a sandbox, before its end can be seen.
+    closer: Later,
     epoll: Epoll,
     wake: EventFd,
     closing: AtomicBool,
@@ -56,7 +58,7 @@ impl Shared {
             pool,
             networks,
             records,
-            closer: Closer::start()?,
+            closer: Later::start("sandbox-closer")?,
             epoll,
             wake,
             closing: AtomicBool::new(false),
@@ -183,7 +185,7 @@ impl Shared {
         self.ended.fetch_add(1, Relaxed);
         let exit = sandbox.ended_as(status, killed_for_memory);
         if let Some(mounts) = mounts {
-            self.closer.close(mounts);
+            self.closer.run(move || drop(mounts));
         }
         log::debug!("sandbox {} ended: {exit:?}", sandbox.id());
     }

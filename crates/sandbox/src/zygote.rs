@@ -13,6 +13,7 @@ mod imports;
 mod launch;
 mod pool;
 mod protocol;
+mod spares;
 mod users;
 
 use std::collections::BTreeMap;
@@ -37,12 +38,14 @@ pub(crate) use imports::ImportKey;
 pub(crate) use launch::launch;
 pub use pool::ZygoteCounts;
 pub(crate) use pool::{IsRoot, Living, ZYGOTES_MAX, Zygotes};
+use spares::Spares;
+pub(crate) use spares::Waiting;
 pub(crate) use users::Users;
 
 use crate::cache::Hits;
 use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError, step};
-use crate::launch::{Mounts, User};
+use crate::launch::{Parts, User};
 use crate::network::{Lease, Network, Networks};
 use crate::packages::{Packages, paths_of};
 use crate::request::Request;
@@ -116,6 +119,9 @@ pub struct ZygoteView {
     pub memory_bytes: u64,
     /// The number of its process.
     pub pid: u32,
+    /// Children that were forked in advance, and wait for what they are to run.
+    #[serde(default)]
+    pub waiting: usize,
 }
 
 /// An interpreter that waits.
@@ -137,6 +143,7 @@ pub(crate) struct Zygote {
     started: Started,
     control: Mutex<Conversation>,
     group: Mutex<Option<Group>>,
+    spares: Spares,
     /// The groups that it was given for its children.
     pub(crate) lent: Arc<Lent>,
 }
@@ -159,26 +166,29 @@ pub(crate) struct Child {
 }
 
 impl Zygote {
-    /// Has a child forked that runs a request, as the user of a group.
+    /// Has a child run a request, as the user of a group: one that waits in it, or a new one.
     pub(crate) fn fork(
         &self,
         request: &Request,
         packages: &Packages,
-        group: &Group,
-        mounts: &Mounts,
-        stdio: &[OwnedFd; 3],
+        parts: &Parts<'_>,
+        spare: Option<Waiting>,
         networks: &Networks,
     ) -> Result<Child> {
+        let group = parts.group;
         let waits = request.network == Network::Veth;
         let (ready, theirs) = io::pipe().map_err(step("making a pipe"))?;
-        let (go, mut tell) = io::pipe().map_err(step("making a pipe"))?;
+        let (go, tell) = io::pipe().map_err(step("making a pipe"))?;
         let groups = group.legacy();
-        let mut descriptors: Vec<BorrowedFd<'_>> = stdio.iter().map(|fd| fd.as_fd()).collect();
+        let stdio = parts.stdio.iter();
+        let mut descriptors: Vec<BorrowedFd<'_>> = stdio.map(|fd| fd.as_fd()).collect();
         descriptors.push(theirs.as_fd());
-        descriptors.push(group.lent_birth()?);
-        descriptors.extend(&groups);
+        if spare.is_none() {
+            descriptors.push(group.lent_birth()?);
+            descriptors.extend(&groups);
+        }
         let mut places = Vec::new();
-        for (mount, place) in mounts.places() {
+        for (mount, place) in parts.mounts.places() {
             descriptors.push(mount);
             places.push(place.to_str().unwrap_or_default());
         }
@@ -202,23 +212,23 @@ impl Zygote {
             groups: groups.len(),
             limits: limits_of(request),
             tmp_bytes: request.limits.tmp_bytes,
+            spare: false,
             waits,
             zygote: None,
         };
-        let process = self.ask(fork, &descriptors)?;
+        let process = match spare {
+            None => self.ask(fork, &descriptors)?,
+            Some(waiting) => {
+                let sent = waiting.control.send(&fork, &descriptors);
+                sent.map_err(|error| self.refused(&error))?;
+                waiting.process
+            }
+        };
         drop((theirs, go));
         let user = User(self.users.first + user);
-        let mut network = None;
-        let ready = (|| {
-            if waits {
-                network = Some(self.connect(&process, networks)?);
-            }
-            // That nobody reads is found when nobody is ready.
-            let _gone = tell.write_all(&[0]);
-            self.check(&process, user, ready)
-        })();
-        match ready {
-            Ok(pid) => {
+        let networks = waits.then_some(networks);
+        match self.accept(&process, user, ready, tell, networks) {
+            Ok((pid, network)) => {
                 self.forks.fetch_add(1, Relaxed);
                 Ok(Child {
                     started: Started { pid, process },
@@ -229,7 +239,31 @@ impl Zygote {
             Err(error) => {
                 // The process that the Zygote has named may be anybody's. What was born in the group is ours to end.
                 self.end_all_in(group, &process);
-                if let Some(network) = network {
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a child an address if there are `networks` for it, and waits until it has given up its rights.
+    fn accept(
+        &self,
+        process: &PidFd,
+        user: User,
+        ready: io::PipeReader,
+        mut tell: io::PipeWriter,
+        networks: Option<&Networks>,
+    ) -> Result<(u32, Option<Lease>)> {
+        let connected = networks.map(|networks| (networks, self.connect(process, networks)));
+        let network = match connected {
+            Some((networks, connected)) => Some((networks, connected?)),
+            None => None,
+        };
+        // That nobody reads is found when nobody is ready.
+        let _gone = tell.write_all(&[0]);
+        match (self.check(process, user, ready), network) {
+            (Ok(pid), network) => Ok((pid, network.map(|(_, network)| network))),
+            (Err(error), network) => {
+                if let Some((networks, network)) = network {
                     networks.put_back(network, true);
                 }
                 Err(error)
@@ -277,10 +311,7 @@ impl Zygote {
         conversation.last += 1;
         fork.id = conversation.last;
         let sent = conversation.control.send(&fork, descriptors);
-        sent.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => SandboxError::Invalid(error.to_string()),
-            _ => self.fault(format!("takes no request: {error}")),
-        })?;
+        sent.map_err(|error| self.refused(&error))?;
         let (answer, mut came) = conversation
             .control
             .receive(FORK_PATIENCE)
@@ -313,6 +344,13 @@ impl Zygote {
         Ok(pid)
     }
 
+    fn refused(&self, error: &io::Error) -> SandboxError {
+        match error.kind() {
+            io::ErrorKind::InvalidInput => SandboxError::Invalid(error.to_string()),
+            _ => self.fault(format!("takes no request: {error}")),
+        }
+    }
+
     fn fault(&self, problem: String) -> SandboxError {
         let zygote = self.id.clone();
         SandboxError::Zygote { zygote, problem }
@@ -334,7 +372,7 @@ impl Zygote {
     /// Returns an estimate of the bytes of memory that would be free without it: a page that several
     /// processes share counts in part.
     pub(crate) fn unshared_bytes(&self) -> u64 {
-        crate::process::unshared_bytes(self.started.pid)
+        crate::process::unshared_bytes(self.started.pid) + self.spares.unshared_bytes()
     }
 
     /// What the record of a sandbox says of it.
@@ -354,6 +392,7 @@ impl Zygote {
             forks: self.forks.load(Relaxed),
             memory_bytes: self.memory_bytes(),
             pid: self.started.pid,
+            waiting: self.spares.count(),
         }
     }
 

@@ -16,7 +16,7 @@ use rawio::pidfd::PidFd;
 
 use super::protocol::{Control, Derived, ForkRequest};
 use super::users::Users;
-use super::{Conversation, IMPORT_PATIENCE, Zygote, ZygoteSpec};
+use super::{Conversation, IMPORT_PATIENCE, Spares, Zygote, ZygoteSpec};
 use crate::cache::Hits;
 use crate::cgroup::{Group, Lent, Pool};
 use crate::error::{Result, SandboxError, step};
@@ -53,6 +53,7 @@ pub(crate) fn derive(
                 started,
                 control: Mutex::new(Conversation { control, last: 0 }),
                 group: Mutex::new(Some(group)),
+                spares: Spares::default(),
                 lent,
             })
         }
@@ -154,6 +155,7 @@ fn fork_request<'a>(
         groups,
         limits: BTreeMap::new(),
         tmp_bytes: 0,
+        spare: false,
         waits: false,
         zygote: Some(Derived {
             users: [users.first - parent.users.first, users.count()],

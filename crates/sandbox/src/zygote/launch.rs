@@ -15,7 +15,7 @@ use rawio::mount::{DetachedMount, Forbids, MountContext};
 
 use super::protocol::{Control, Settings};
 use super::users::Users;
-use super::{Conversation, IMPORT_PATIENCE, Zygote, ZygoteSpec};
+use super::{Conversation, IMPORT_PATIENCE, Spares, Zygote, ZygoteSpec};
 use crate::begun::{NamedSteps, Plan};
 use crate::cache::Hits;
 use crate::cgroup::{Group, Lent};
@@ -90,6 +90,7 @@ pub(crate) fn launch(
         started,
         control: Mutex::new(Conversation { control, last: 0 }),
         group: Mutex::new(Some(group)),
+        spares: Spares::default(),
         lent,
     })
 }

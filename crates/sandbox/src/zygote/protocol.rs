@@ -45,6 +45,8 @@ pub(super) struct ForkRequest<'a> {
     pub(super) groups: usize,
     pub(super) limits: BTreeMap<&'a str, u64>,
     pub(super) tmp_bytes: u64,
+    /// The child is forked in advance: what it is to run comes in a request of its own.
+    pub(super) spare: bool,
     /// The child waits for its network before it runs its command.
     pub(super) waits: bool,
     /// The child is to be a Zygote, and not a program.

@@ -129,16 +129,20 @@ def attach(mounts, places):
         check(libc.syscall(SYS_MOVE_MOUNT, mount, b"", AT_FDCWD, place.encode(), MOVE_MOUNT_F_EMPTY_PATH))
 
 
-def confine(request, groups, mounts, last_filter):
-    """Takes a place of its own and gives up all rights."""
+def settle(groups):
+    """Takes a place of its own, whatever it will run."""
     for group in groups:
         os.write(group, b"0")
     os.setsid()
     socket.sethostname("sandbox")
-    data_only = MS_NOSUID | MS_NODEV
-    check(libc.mount(b"proc", b"/proc", b"proc", data_only | MS_NOEXEC, b"subset=pid"))
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    check(libc.mount(b"proc", b"/proc", b"proc", flags, b"subset=pid"))
+
+
+def confine(request, mounts, last_filter):
+    """Gives up all rights."""
     options = b"mode=1777,size=%d,nr_inodes=65536" % request["tmp_bytes"]
-    check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", data_only, options))
+    check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options))
     attach(mounts, request["places"])
     for name, value in request["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
@@ -210,16 +214,32 @@ def run(command, paths):
     return code & 0xFF
 
 
+def wait_for_request(own, ready):
+    """What a child does that was forked in advance. Returns the request, and the descriptors with it."""
+    # It must be seen when the Zygote has ended.
+    os.close(CONTROL)
+    os.write(ready, b"\0")
+    os.close(ready)
+    message, descriptors, flags, _ = recv_fds(own, MESSAGE_MAX, DESCRIPTORS_MAX)
+    if not message or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        os._exit(0)
+    return loads(message), descriptors
+
+
 def become(request, descriptors, last_filter):
     """What the child of a fork does, to its end."""
     count = request["groups"]
-    stdio, ready = descriptors[:3], descriptors[3]
     # Behind the group that it was born in.
     groups, mounts = descriptors[5:5 + count], descriptors[5 + count:]
     code = 1
     try:
+        ready = descriptors[3]
         try:
-            confine(request, groups, mounts, last_filter)
+            settle(groups)
+            if request["spare"]:
+                request, descriptors = wait_for_request(socket.socket(fileno=mounts[0]), ready)
+                ready, mounts = descriptors[3], descriptors[4:]
+            confine(request, mounts, last_filter)
             renew(request)
             # It is given an address meanwhile.
             if request["waits"] and os.read(descriptors[-1], 1) != b"\0":
@@ -227,6 +247,7 @@ def become(request, descriptors, last_filter):
         except BaseException as error:
             os.write(ready, repr(error).encode()[:4096])
             os._exit(1)
+        stdio = descriptors[:3]
         os.write(ready, b"\0")
         place(stdio)
         code = run(request["command"], request["paths"])
