@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
-use blocks::{BlockDevice, DeviceError, DeviceErrorKind};
+use blocks::{BlockDevice, DeviceError, DeviceErrorKind, DeviceInfo};
 
 use crate::accept::{Accepted, Stop};
 use crate::error::ExportError;
@@ -223,8 +223,7 @@ fn causes(error: &DeviceError) -> String {
 }
 
 /// Checks that the protocol supports the shape of a device.
-pub(crate) fn check_shape(device: &dyn BlockDevice) -> Result<(), ExportError> {
-    let info = device.info();
+pub(crate) fn check_shape(info: &DeviceInfo) -> Result<(), ExportError> {
     let sizes = 512..=65_536;
     let valid = sizes.contains(&info.block_size)
         && info.block_size.is_power_of_two()

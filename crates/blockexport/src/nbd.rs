@@ -85,7 +85,7 @@ impl Exporter for NbdExporter {
         place: Place,
         device: Arc<dyn BlockDevice>,
     ) -> Result<Box<dyn Export>, ExportError> {
-        check_shape(&*device)?;
+        check_shape(&device.info())?;
         let meter = Arc::new(Meter::default());
         let server = Server::new(device, self.config.clone(), Arc::clone(&meter));
         let address = format!(

@@ -78,16 +78,6 @@ impl Place {
         }
     }
 
-    /// Returns a link that another process owns.
-    #[must_use]
-    pub fn linked(path: &Path) -> Self {
-        Self {
-            path: path.into(),
-            listener: None,
-            lock: None,
-        }
-    }
-
     /// Takes over a bound socket: its owner died, and a process that serves it had the listener.
     ///
     /// # Errors

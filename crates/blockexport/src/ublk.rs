@@ -28,9 +28,10 @@ use std::sync::Arc;
 use std::thread;
 
 use blocks::{BlockDevice, DeviceAccess, DeviceInfo};
-use rawio::ublk::{Attributes, Control, Shape};
+use rawio::ublk::{Attributes, Shape};
 
-use self::made::{Made, Mark};
+pub use self::made::{Channel, KernelDevice};
+use self::queues::Queues;
 use self::request::Served;
 use crate::budget::Budget;
 use crate::error::ExportError;
@@ -97,56 +98,61 @@ impl Exporter for UblkExporter {
         place: Place,
         device: Arc<dyn BlockDevice>,
     ) -> Result<Box<dyn Export>, ExportError> {
-        check_shape(&*device)?;
-        let info = device.info();
-        if info.block_size > BLOCK_MAX_BYTES {
-            return Err(ExportError::Shape {
-                size: info.size,
-                block_size: info.block_size,
-            });
+        let kernel = KernelDevice::prepare(place.path(), &device.info(), &self.config)?;
+        let served = kernel.channel();
+        let served = served.and_then(|channel| UblkExport::serve(channel, device, &self.config));
+        let mut export = served.inspect_err(|_| kernel.give_up())?;
+        if let Err(error) = kernel.start(place.path()) {
+            // Its threads end with the device, or with this process.
+            export.queues = None;
+            kernel.give_up();
+            return Err(error);
         }
-        let control = Control::open().map_err(ExportError::Ublk)?;
-        let mark = Mark::of(place.path(), &self.config.identity);
-        let meter = Arc::new(Meter::default());
-        let served = Served {
-            device,
-            meter: Arc::clone(&meter),
-            budget: Budget::new(self.config.memory_bytes.max(REQUEST_MAX_BYTES.into())),
-        };
-        let made = Made::serve(
-            control,
-            &place,
-            mark,
-            shape(&info),
-            &self.config,
-            &Arc::new(served),
-        )?;
-        Ok(Box::new(UblkExport {
-            address: place.path().display().to_string(),
-            _kernel: meter.client(),
-            meter,
-            made: Some(made),
-            place,
-        }))
+        export.address = place.path().display().to_string();
+        export.owned = Some((kernel, place));
+        Ok(Box::new(export))
     }
 }
 
+/// Answers the requests of a device that another process [owns](KernelDevice), and starts when this has returned. The
+/// export ends when the owner has stopped the device.
+///
+/// # Errors
+/// If its queues cannot be opened.
+pub fn serve(
+    channel: Channel,
+    device: Arc<dyn BlockDevice>,
+    config: &UblkConfig,
+) -> Result<Box<dyn Export>, ExportError> {
+    Ok(Box::new(UblkExport::serve(channel, device, config)?))
+}
+
 /// Returns what users see of a device.
-fn shape(info: &DeviceInfo) -> Shape {
+///
+/// # Errors
+/// If the kernel has no devices of this shape.
+fn shape(info: &DeviceInfo) -> Result<Shape, ExportError> {
+    check_shape(info)?;
+    if info.block_size > BLOCK_MAX_BYTES {
+        return Err(ExportError::Shape {
+            size: info.size,
+            block_size: info.block_size,
+        });
+    }
     let attributes = match (info.access, info.fua) {
         (DeviceAccess::ReadOnly, _) => Attributes::ReadOnly,
         (DeviceAccess::ReadWrite, true) => Attributes::WritableFua,
         (DeviceAccess::ReadWrite, false) => Attributes::Writable,
     };
     let clear_max = |supported| if supported { CLEAR_MAX_BYTES } else { 0 };
-    Shape {
+    Ok(Shape {
         size: info.size,
         block_size: info.block_size,
         request_max_bytes: REQUEST_MAX_BYTES,
         attributes,
         discard_max_bytes: clear_max(info.trim),
         zero_max_bytes: clear_max(info.write_zeroes),
-    }
+    })
 }
 
 struct UblkExport {
@@ -154,8 +160,33 @@ struct UblkExport {
     meter: Arc<Meter>,
     /// There is one client: how many have the device open is the kernel's.
     _kernel: ClientGuard,
-    made: Option<Made>,
-    place: Place,
+    queues: Option<Queues>,
+    /// The device, if it is this process's.
+    owned: Option<(KernelDevice, Place)>,
+}
+
+impl UblkExport {
+    fn serve(
+        channel: Channel,
+        device: Arc<dyn BlockDevice>,
+        config: &UblkConfig,
+    ) -> Result<Self, ExportError> {
+        let meter = Arc::new(Meter::default());
+        let served = Served {
+            device,
+            meter: Arc::clone(&meter),
+            budget: Budget::new(config.memory_bytes.max(REQUEST_MAX_BYTES.into())),
+        };
+        let address = format!("/dev/ublkb{}", channel.id);
+        let queues = Queues::start(channel, &Arc::new(served), config.threads);
+        Ok(Self {
+            address,
+            _kernel: meter.client(),
+            meter,
+            queues: Some(queues.map_err(ExportError::Ublk)?),
+            owned: None,
+        })
+    }
 }
 
 impl Export for UblkExport {
@@ -172,8 +203,19 @@ impl Export for UblkExport {
 
 impl Drop for UblkExport {
     fn drop(&mut self) {
-        if let Some(made) = self.made.take() {
-            made.remove(&self.place);
+        let owned = self.owned.take();
+        if let Some((kernel, place)) = &owned
+            && let Err(error) = kernel.stop(place.path())
+        {
+            // Its threads serve on until the process ends.
+            log::error!("{} cannot be ended: {error}", place.path().display());
+            return;
+        }
+        if let Some(queues) = self.queues.take() {
+            queues.join();
+        }
+        if let Some((kernel, _)) = owned {
+            kernel.delete();
         }
     }
 }

@@ -87,7 +87,7 @@ impl Exporter for VhostUserExporter {
         place: Place,
         device: Arc<dyn BlockDevice>,
     ) -> Result<Box<dyn Export>, ExportError> {
-        check_shape(&*device)?;
+        check_shape(&device.info())?;
         let meter = Arc::new(Meter::default());
         let memory_bytes = self.config.memory_bytes.max(REQUEST_MAX_BYTES as u64);
         let served = Arc::new(Served {

@@ -346,8 +346,8 @@ mod inside {
         };
         let said = refused("other", MemDevice::new(SIZE, 512));
         assert!(said.contains("it is of another image"), "{said}");
-        let said = refused("image", MemDevice::new(2 * SIZE, 512));
-        let sizes = format!("it has {SIZE} bytes, and the image has {} now", 2 * SIZE);
+        let said = refused("image", MemDevice::new(SIZE / 2, 512));
+        let sizes = format!("it has {SIZE} bytes, and the image has {} now", SIZE / 2);
         assert!(said.contains(&sizes), "{said}");
         let said = refused("image", MemDevice::read_only(&ones, 512));
         assert!(said.contains("other things"), "{said}");

@@ -186,7 +186,8 @@ struct TurboLayer {
     has_index: bool,
 }
 
-/// Converts an image into the layout in `dir`, which is created if missing, under the name `name`.
+/// Converts an image into the layout in `dir`, which is created if missing, under the name `name`. Layers of an image that
+/// was converted there may be below others, which are the changes of a container: these become layers on top of them.
 /// The watch receives how many bytes of layers were read.
 ///
 /// # Errors
@@ -203,6 +204,8 @@ pub fn convert(
     let mut below = Below::default();
     let mut layers = Vec::new();
     let mut chain: Option<Digest> = None;
+    // As the converted image names it.
+    let mut block_chain: Option<Digest> = None;
     for (number, diff_id) in image.diff_ids().iter().enumerate() {
         let parent = chain;
         let this = chain_id(parent, *diff_id);
@@ -226,6 +229,12 @@ pub fn convert(
                 (record, false)
             }
         };
+        if options.data == DataPlace::Copied {
+            // Layers that somebody stacks on the converted image are converted on top of what was made here.
+            let converted = chain_id(block_chain, record.blob.digest);
+            layout.keep_too(converted, options, &record)?;
+            block_chain = Some(converted);
+        }
         let turbo = stored.zip(record.diff_id);
         let turbo = turbo.map(|(stored, diff_id)| TurboLayer {
             diff_id,

@@ -21,7 +21,8 @@ const BLOCK_BYTES: u32 = 512;
 #[derive(Debug)]
 pub struct LayeredDevice {
     layers: Layers,
-    info: DeviceInfo,
+    /// As it was opened: one that can be written to may have grown.
+    opened: DeviceInfo,
 }
 
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl LayeredDevice {
     #[must_use]
     pub fn new(stack: Stack) -> Self {
         Self {
-            info: DeviceInfo::read_only(whole_blocks(stack.virtual_size()), BLOCK_BYTES),
+            opened: DeviceInfo::read_only(whole_blocks(stack.virtual_size()), BLOCK_BYTES),
             layers: Layers::Sealed(stack),
         }
     }
@@ -46,7 +47,7 @@ impl LayeredDevice {
         let size = whole_blocks(upper.image().virtual_size());
         Ok(Self {
             layers: Layers::Writable(upper),
-            info: DeviceInfo {
+            opened: DeviceInfo {
                 access: DeviceAccess::ReadWrite,
                 trim: true,
                 write_zeroes: true,
@@ -64,7 +65,7 @@ impl LayeredDevice {
         act: impl FnOnce(&Image, lsmt::Durability) -> lsmt::Result<()>,
     ) -> Result<(), DeviceError> {
         let Layers::Writable(upper) = &self.layers else {
-            return self.info.check_writable(doing);
+            return self.info().check_writable(doing);
         };
         let durability = match durability {
             Durability::Flushed => lsmt::Durability::Flushed,
@@ -105,12 +106,30 @@ fn error_kind(error: &LsmtError) -> std::io::ErrorKind {
 
 impl BlockDevice for LayeredDevice {
     fn info(&self) -> DeviceInfo {
-        self.info
+        match &self.layers {
+            Layers::Sealed(_) => self.opened,
+            Layers::Writable(upper) => DeviceInfo {
+                size: whole_blocks(upper.image().virtual_size()),
+                ..self.opened
+            },
+        }
+    }
+
+    fn grow(&self, size: u64) -> Result<(), DeviceError> {
+        let doing = "making an image larger";
+        self.info().check_growth(doing, size)?;
+        match &self.layers {
+            Layers::Sealed(_) => Ok(()),
+            Layers::Writable(upper) => {
+                let grown = upper.grow(size);
+                grown.map_err(|error| device_error(doing, error).at(size))
+            }
+        }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let doing = "reading an image";
-        self.info.check(doing, offset, buf.len() as u64)?;
+        self.info().check(doing, offset, buf.len() as u64)?;
         let read = match &self.layers {
             Layers::Sealed(stack) => stack.read_at(buf, offset),
             Layers::Writable(upper) => upper.image().read_at(buf, offset),
@@ -125,8 +144,8 @@ impl BlockDevice for LayeredDevice {
         durability: Durability,
     ) -> Result<(), DeviceError> {
         let doing = "writing to an image";
-        self.info.check_writable(doing)?;
-        self.info.check(doing, offset, data.len() as u64)?;
+        self.info().check_writable(doing)?;
+        self.info().check(doing, offset, data.len() as u64)?;
         self.change(doing, offset, durability, |image, durability| {
             image.write_at(data, offset, durability)
         })
@@ -144,8 +163,8 @@ impl BlockDevice for LayeredDevice {
 
     fn trim(&self, range: Range<u64>, durability: Durability) -> Result<(), DeviceError> {
         let doing = "trimming an image";
-        self.info.check_writable(doing)?;
-        self.info.check_range(doing, &range)?;
+        self.info().check_writable(doing)?;
+        self.info().check_range(doing, &range)?;
         self.change(doing, range.start, durability, |image, durability| {
             image.write_zeroes(range, durability)
         })
@@ -159,15 +178,15 @@ impl BlockDevice for LayeredDevice {
         durability: Durability,
     ) -> Result<(), DeviceError> {
         let doing = "zeroing an image";
-        self.info.check_writable(doing)?;
-        self.info.check_range(doing, &range)?;
+        self.info().check_writable(doing)?;
+        self.info().check_range(doing, &range)?;
         self.change(doing, range.start, durability, |image, durability| {
             image.write_zeroes(range, durability)
         })
     }
 
     fn extents(&self, range: Range<u64>, limit: usize) -> Result<Vec<DeviceExtent>, DeviceError> {
-        self.info
+        self.info()
             .check_range("telling extents of an image", &range)?;
         let end = range
             .end

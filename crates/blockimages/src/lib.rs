@@ -56,3 +56,4 @@ pub use ranges::{Asker, Logins};
 pub use raw::RawDevice;
 pub use remote::{Background, CachedBlobs, MakeOrigin};
 pub use start::{LayerStart, RecordingProgress, Start, StartRecorder};
+pub use turbo::unpacked_lower;

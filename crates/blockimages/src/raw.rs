@@ -4,6 +4,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use blocks::{
     BlockDevice, Content, DeviceAccess, DeviceError, DeviceErrorKind, DeviceExtent, DeviceInfo,
@@ -19,12 +20,14 @@ use crate::error::file;
 
 const BLOCK_BYTES: u32 = 512;
 
-/// A file of a fixed size, of which this process is the only writer.
+/// A file, of which this process is the only writer.
 #[derive(Debug)]
 pub struct RawDevice {
     file: Flock<File>,
-    info: DeviceInfo,
-    /// Looking for holes moves the file's position.
+    /// As it was opened.
+    opened: DeviceInfo,
+    size: AtomicU64,
+    /// Looking for holes moves the file's position. Held for changes of its size, too.
     seeking: Mutex<()>,
 }
 
@@ -57,7 +60,8 @@ impl RawDevice {
         };
         Ok(Self {
             file: opened,
-            info,
+            opened: info,
+            size: AtomicU64::new(size),
             seeking: Mutex::new(()),
         })
     }
@@ -105,12 +109,28 @@ fn signed(number: u64) -> Result<i64, Errno> {
 
 impl BlockDevice for RawDevice {
     fn info(&self) -> DeviceInfo {
-        self.info
+        DeviceInfo {
+            size: self.size.load(SeqCst),
+            ..self.opened
+        }
+    }
+
+    fn grow(&self, size: u64) -> Result<(), DeviceError> {
+        let doing = "making a file larger";
+        let failed = |error| DeviceError::from_io(doing, error).at(size);
+        {
+            // Two at a time could make it smaller.
+            let _alone = self.seeking.lock();
+            self.info().check_growth(doing, size)?;
+            self.file.set_len(size).map_err(failed)?;
+            self.size.store(size, SeqCst);
+        }
+        self.file.sync_all().map_err(failed)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let doing = "reading a file";
-        self.info.check(doing, offset, buf.len() as u64)?;
+        self.info().check(doing, offset, buf.len() as u64)?;
         let read = self.file.read_exact_at(buf, offset);
         read.map_err(|error| DeviceError::from_io(doing, error).at(offset))
     }
@@ -122,15 +142,15 @@ impl BlockDevice for RawDevice {
         durability: Durability,
     ) -> Result<(), DeviceError> {
         let doing = "writing a file";
-        self.info.check_writable(doing)?;
-        self.info.check(doing, offset, data.len() as u64)?;
+        self.info().check_writable(doing)?;
+        self.info().check(doing, offset, data.len() as u64)?;
         let wrote = self.file.write_all_at(data, offset);
         wrote.map_err(|error| DeviceError::from_io(doing, error).at(offset))?;
         self.ended(doing, durability)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        match self.info.access {
+        match self.opened.access {
             DeviceAccess::ReadOnly => Ok(()),
             DeviceAccess::ReadWrite => self.sync("flushing a file"),
         }
@@ -138,8 +158,8 @@ impl BlockDevice for RawDevice {
 
     fn trim(&self, range: Range<u64>, durability: Durability) -> Result<(), DeviceError> {
         let doing = "trimming a file";
-        self.info.check_writable(doing)?;
-        self.info.check_range(doing, &range)?;
+        self.info().check_writable(doing)?;
+        self.info().check_range(doing, &range)?;
         match self.allocate(&range, FallocateFlags::FALLOC_FL_PUNCH_HOLE) {
             // It is a hint: where it is not supported, the content stays.
             Ok(()) | Err(Errno::EOPNOTSUPP) => self.ended(doing, durability),
@@ -154,8 +174,8 @@ impl BlockDevice for RawDevice {
         durability: Durability,
     ) -> Result<(), DeviceError> {
         let doing = "zeroing a file";
-        self.info.check_writable(doing)?;
-        self.info.check_range(doing, &range)?;
+        self.info().check_writable(doing)?;
+        self.info().check_range(doing, &range)?;
         let flags = match space {
             Space::Release => FallocateFlags::FALLOC_FL_PUNCH_HOLE,
             Space::Keep => FallocateFlags::FALLOC_FL_ZERO_RANGE,
@@ -170,9 +190,9 @@ impl BlockDevice for RawDevice {
 
     fn extents(&self, range: Range<u64>, limit: usize) -> Result<Vec<DeviceExtent>, DeviceError> {
         let doing = "looking for holes in a file";
-        self.info.check_range(doing, &range)?;
+        self.info().check_range(doing, &range)?;
         let failed = |error: Errno| DeviceError::from_io(doing, error.into());
-        let block = u64::from(self.info.block_size);
+        let block = u64::from(self.opened.block_size);
         let _seeking = self.seeking.lock();
         let seek = |at: u64, whence| -> Result<u64, DeviceError> {
             let found = signed(at).and_then(|at| lseek(&*self.file, at, whence));

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use blocks::Digest;
 use flate2::read::GzDecoder;
 use lsmt::{FileStorage, GzipIndex, GzipTar, Layer, LsmtError, ReadAt};
 
@@ -42,6 +43,33 @@ pub(crate) fn unpack(tar_gz: &Path, dir: &Path) -> Result<LowerConfig, ImageErro
             true => GZIP_INDEX.to_owned(),
             false => String::new(),
         },
+        ..LowerConfig::default()
+    })
+}
+
+/// Returns a layer's part of a configuration, whose metadata somebody has unpacked to `dir`. What is no regular file there is
+/// not taken for one: it may lead anywhere.
+///
+/// # Errors
+/// If there are no metadata, or they do not say how long the layer is that they refer to.
+pub fn unpacked_lower(dir: &Path, target: &Digest) -> Result<LowerConfig, ImageError> {
+    let path_of = |name: &str| {
+        let path = dir.join(name);
+        let is_file = path.symlink_metadata().is_ok_and(|about| about.is_file());
+        is_file.then(|| path.display().to_string())
+    };
+    let refused = |rule| ImageError::Rule {
+        path: dir.into(),
+        rule,
+    };
+    let metadata = METADATA.iter().find_map(|name| path_of(name));
+    let index = path_of(GZIP_INDEX);
+    Ok(LowerConfig {
+        file: metadata.ok_or_else(|| refused("the layer has no turboOCI metadata"))?,
+        gzip_index: index.ok_or_else(|| {
+            refused("it refers to a layer that is not compressed, whose length nobody says")
+        })?,
+        target_digest: target.to_string(),
         ..LowerConfig::default()
     })
 }

@@ -93,6 +93,14 @@ impl OwnedUpper {
         (own, usage.unwrap_or_default())
     }
 
+    /// Makes the device larger, unless garbage is being collected.
+    pub(crate) fn grow(&self, size: u64) -> lsmt::Result<()> {
+        match &self.kept {
+            Kept::Pair(image) => image.upper()?.grow(size),
+            Kept::Folder(live) => live.grow(size),
+        }
+    }
+
     pub(crate) fn image(&self) -> &Image {
         match &self.kept {
             Kept::Pair(image) => image,

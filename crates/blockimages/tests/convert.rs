@@ -80,6 +80,71 @@ fn layers_are_converted_once_for_all_images() {
     assert_eq!(superblock[..4], 0xe0f5_e1e2_u32.to_le_bytes());
 }
 
+/// What a container has changed becomes a layer on top of those that its image was converted to.
+#[test]
+fn a_layer_on_a_converted_image_is_converted_on_top_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    layout(dir.path());
+    let to = dir.path().join("to");
+    let one = converted(dir.path(), &to, "one");
+    let blob = |number: usize| {
+        let name = one.layers[number].digest.hex();
+        fs::read(to.join("blobs/sha256").join(name)).unwrap()
+    };
+    let changes = layer(&[("usr/.wh.big", b""), ("srv/new", &[9; 10_000])]);
+    // As an engine commits it, and the same on the image that was converted.
+    let committed = dir.path().join("committed");
+    let made = LayoutDir(&committed);
+    made.start();
+    let mixed = made.image(&[blob(0), blob(1), blob(2), changes.clone()], &json!({}));
+    made.index(&[named(mixed, "mixed")]);
+    let mixed = converted(&committed, &to, "mixed");
+    let reused: Vec<_> = mixed.layers.iter().map(|layer| layer.reused).collect();
+    assert_eq!(reused, [true, true, true, false]);
+    for (layer, its) in one.layers.iter().zip(&mixed.layers) {
+        assert_eq!(layer.digest, its.digest);
+    }
+    let plain = dir.path().join("plain");
+    let made = LayoutDir(&plain);
+    made.start();
+    let big = vec![7; 300_000];
+    let layers = [
+        layer(&[("etc/a", b"one"), ("usr/big", &big), ("usr/empty", b"")]),
+        layer(&[("etc/.wh.a", b""), ("etc/b", b"two")]),
+        layer(&[("app/1", b"1")]),
+        changes,
+    ];
+    made.index(&[named(made.image(&layers, &json!({})), "plain")]);
+    let plain = converted(&plain, &to, "plain");
+    let device = |image: &Converted| {
+        let device = open_image(image.config.parent().unwrap(), None).unwrap();
+        let mut bytes = vec![0; 2 << 20];
+        device.read_at(0, &mut bytes).unwrap();
+        bytes
+    };
+    let (mixed, plain) = (device(&mixed), device(&plain));
+    assert!(plain.windows(10_000).any(|window| window == [9; 10_000]));
+    // But for the superblock, which has an identity.
+    let differs = mixed.iter().zip(&plain).map(|(one, other)| one != other);
+    assert!(
+        { differs }
+            .enumerate()
+            .all(|(at, differs)| !differs || (1024..1152).contains(&at))
+    );
+    // Elsewhere the layers below are not known.
+    let elsewhere = dir.path().join("elsewhere");
+    let image = oci::layout::open(&committed, Some("mixed"), &Platform::host()).unwrap();
+    let refused = convert(
+        &image,
+        &elsewhere,
+        "x",
+        &ConvertOptions::default(),
+        &mut go_on,
+    );
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("where that image was converted"), "{said}");
+}
+
 #[test]
 fn what_does_not_fit_or_was_cancelled_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,9 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-/// A device of fixed size that is read and written in blocks.
+use serde::{Deserialize, Serialize};
+
+/// A device that is read and written in blocks.
 ///
 /// Calls are synchronous and positional, so that many threads share one device without a lock.
 /// Ranges are in bytes; they must be within the device and aligned to its block size, or the call
@@ -17,7 +19,7 @@ use std::ops::Range;
 /// to each call that begins later. It is durable only when a [`flush`](Self::flush) that began later
 /// returned, or when it was made with [`Durability::Durable`].
 pub trait BlockDevice: Send + Sync {
-    /// Returns what the device is and can do; always the same.
+    /// Returns what the device is and can do; always the same, but that it may [grow](Self::grow).
     fn info(&self) -> DeviceInfo;
 
     /// Reads bytes from `offset` on until `buf` is full.
@@ -58,6 +60,17 @@ pub trait BlockDevice: Send + Sync {
         durability: Durability,
     ) -> Result<(), DeviceError>;
 
+    /// Makes the device larger, for good: what is added can be used when this returns. The same size again changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// If it would become smaller, the size is no multiple of the block size, or the device has a fixed size or fails.
+    fn grow(&self, size: u64) -> Result<(), DeviceError> {
+        self.info().check_growth("growing a device", size)?;
+        let fixed = DeviceErrorKind::Unsupported;
+        Err(DeviceError::new(fixed, "growing a device of a fixed size"))
+    }
+
     /// Returns what lies in a range: runs that follow each other from its start, at least one and at
     /// most `limit` (which is at least 1). They may end before the range does, never after it.
     ///
@@ -76,7 +89,7 @@ pub trait BlockDevice: Send + Sync {
 }
 
 /// What a device is and can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// Its size in bytes, a multiple of the block size.
     pub size: u64,
@@ -142,6 +155,23 @@ impl DeviceInfo {
         }
     }
 
+    /// Checks that the device can be written to, and can have this size, which is not smaller.
+    ///
+    /// # Errors
+    /// [`ReadOnly`](DeviceErrorKind::ReadOnly), [`OutOfBounds`](DeviceErrorKind::OutOfBounds) or
+    /// [`Misaligned`](DeviceErrorKind::Misaligned).
+    pub fn check_growth(&self, doing: &'static str, size: u64) -> Result<(), DeviceError> {
+        self.check_writable(doing)?;
+        let kind = if size < self.size || i64::try_from(size).is_err() {
+            DeviceErrorKind::OutOfBounds
+        } else if !size.is_multiple_of(u64::from(self.block_size)) {
+            DeviceErrorKind::Misaligned
+        } else {
+            return Ok(());
+        };
+        Err(DeviceError::new(kind, doing).at(size))
+    }
+
     /// Checks that the device can be written to.
     ///
     /// # Errors
@@ -155,7 +185,8 @@ impl DeviceInfo {
 }
 
 /// Whether a device can be written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DeviceAccess {
     /// It can only be read.
     ReadOnly,
@@ -320,6 +351,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
         durability: Durability,
     ) -> Result<(), DeviceError> {
         (**self).write_at(offset, data, durability)
+    }
+
+    fn grow(&self, size: u64) -> Result<(), DeviceError> {
+        (**self).grow(size)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {

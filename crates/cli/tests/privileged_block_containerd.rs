@@ -407,6 +407,36 @@ fn push_of_overlaybd(lab: &Lab, image: &str, blobs: &[&str]) {
         .unwrap();
 }
 
+/// Of an image that refers to the layers of another, containerd pulls and unpacks the metadata.
+#[test]
+fn privileged_containers_run_on_an_image_that_refers_to_the_layers_of_another() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let node = Node::start_today(&lab, &["--block-background", "plan"]);
+    let registry = Registry::start(Kind::Docker);
+    let proxy = Proxy::before(&registry);
+    let archive = archive(&lab, NOISE);
+    let plain = format!("docker://{}/small:plain", registry.host());
+    let mut skopeo = Command::new("skopeo");
+    skopeo.args(["copy", "--insecure-policy", "--dest-tls-verify=false"]);
+    ok(skopeo.args([&format!("docker-archive:{}", archive.display()), &plain]));
+    let turbo = format!("{}/small:turbo", registry.host());
+    let convert = ["block", "convert", "--turbo", "--push", &turbo, &plain];
+    ok(lab.yolofs().args(convert).arg(lab.path("converted")));
+    let image = format!("{}/small:turbo", proxy.host());
+    pull(&node, &image);
+    let pulled = proxy.bytes();
+    assert!(pulled < NOISE as u64 / 4, "{pulled} bytes were pulled");
+    for id in ["turbo-1", "turbo-2"] {
+        assert_eq!(run(&lab, &node, &image, id, READ), expected(&lab));
+    }
+    assert!(proxy.bytes() > NOISE as u64, "it came from elsewhere");
+    assert_eq!(devices(&lab).len(), 1);
+    service.kill_node();
+    assert_eq!(run(&lab, &node, &image, "turbo-3", READ), expected(&lab));
+    is_removed(&lab, &node, &image);
+}
+
 /// The file systems of overlaybd's own images are ext4, which needs a loop device.
 #[test]
 fn privileged_images_of_overlaybds_own_convertor_are_served() {

@@ -3,6 +3,7 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod block_attached;
 mod block_client;
 mod block_export;
 mod block_guest;
@@ -18,35 +19,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::layouts::{LayoutDir, named};
 use testkit::registries::{Kind, Registry};
 
+use block_attached::{attach, device, kill_worker, until_served, writable};
 use block_client::Writer;
 use block_guest::{assert_copied, guest_with_disk, outlives};
 use lab::service::{Service, signal_to};
 use lab::{Lab, fails, noise, ok, until};
-
-/// What `yolofs block status --json` says of a device; null if it is not attached.
-fn device(lab: &Lab, name: &str) -> Value {
-    let devices = lab::output(lab.yolofs().args(["block", "status", "--json"]));
-    let devices: Value = serde_json::from_slice(&devices.stdout).unwrap();
-    let mut devices = devices.as_array().unwrap().iter();
-    let found = devices.find(|device| device["name"] == name);
-    found.cloned().unwrap_or_default()
-}
-
-/// Waits until a process other than `former` serves a device, and returns it.
-fn until_served(lab: &Lab, name: &str, former: u64) -> u64 {
-    let mut pid = 0;
-    until("another worker to serve", || {
-        let device = device(lab, name);
-        assert_ne!(device["state"], "failed", "{device}");
-        pid = device["pid"].as_u64().unwrap_or(0);
-        device["state"] == "serving" && pid != former
-    });
-    pid
-}
 
 /// Returns a line of the node's metrics, by what it begins with.
 fn metric(lab: &Lab, begins: &str) -> Option<u64> {
@@ -59,32 +40,13 @@ fn metric(lab: &Lab, begins: &str) -> Option<u64> {
     line.rsplit_once(' ')?.1.parse().ok()
 }
 
-fn kill_worker(lab: &Lab, name: &str) {
-    let worker = until_served(lab, name, 0);
-    signal_to(u32::try_from(worker).unwrap(), Signal::SIGKILL);
-    until_served(lab, name, worker);
-}
-
-/// Makes an image with a writable layer on nothing.
-fn writable(lab: &Lab, name: &str, kind: &str) -> PathBuf {
-    let image = lab.path(name);
-    let create = ["block", "create", "--size", "16M", "--kind", kind];
-    ok(lab.yolofs().args(create).arg(&image));
-    image
-}
-
-fn attach(lab: &Lab, image: &Path, name: &str, flags: &[&str]) -> Value {
-    let attach = ["block", "attach", "--json"];
-    lab::json(lab.yolofs().args(attach).args(flags).arg(image).arg(name))
-}
-
 #[test]
 fn privileged_block_devices_come_and_go_and_twice_is_once() {
     let lab = Lab::new();
     let why = fails(1, lab.yolofs().args(["block", "attach", "/dev/null", "vm"]));
     assert!(why.contains("yolofs node"), "{why}");
     let service = Service::start(&lab);
-    let image = writable(&lab, "image", "live");
+    let image = writable(&lab, "image", "live", "16M");
     let attached = attach(&lab, &image, "vm", &[]);
     assert_eq!(
         (&attached["state"], &attached["kind"]),
@@ -116,7 +78,7 @@ fn privileged_block_devices_come_and_go_and_twice_is_once() {
     assert_eq!(attach(&lab, &image, "vm", &[])["pid"], attached["pid"]);
     // Another device of that name, two owners of one writable layer, a socket that is in use, what is not
     // there, and names that are paths or flags are refused, and leave nothing.
-    let other = writable(&lab, "other", "append");
+    let other = writable(&lab, "other", "append", "16M");
     for (image, name, why) in [
         (&other, "vm", "detach it first"),
         (&image, "second", "in use"),
@@ -183,7 +145,7 @@ fn privileged_block_what_a_client_flushed_outlives_all_that_is_killed() {
     for kind in ["append", "sparse", "hybrid", "live"] {
         let lab = Lab::new();
         let mut service = Service::start(&lab);
-        let image = writable(&lab, "image", kind);
+        let image = writable(&lab, "image", kind, "16M");
         let address = attach(&lab, &image, "vm", &[])["address"].clone();
         let mut writer = Writer::start(&lab.run_dir().join("devices/vm.sock"));
         for round in 0..9 {
@@ -191,7 +153,7 @@ fn privileged_block_what_a_client_flushed_outlives_all_that_is_killed() {
             // In flight when the worker dies, and begun when there is none.
             writer.write_without_waiting(32);
             match round {
-                0..=4 => signal_to(u32::try_from(worker).unwrap(), Signal::SIGKILL),
+                0..=4 => signal_to(worker, Signal::SIGKILL),
                 5 | 6 => service.kill_node(),
                 _ => {
                     service.kill_all();
@@ -223,7 +185,7 @@ fn privileged_block_what_a_client_flushed_outlives_all_that_is_killed() {
 fn privileged_block_a_device_outlives_an_upgrade_and_an_orderly_end() {
     let lab = Lab::new();
     let mut service = Service::start(&lab);
-    let image = writable(&lab, "image", "live");
+    let image = writable(&lab, "image", "live", "16M");
     attach(&lab, &image, "vm", &[]);
     let mut writer = Writer::start(&lab.run_dir().join("devices/vm.sock"));
     let (node, worker) = (service.pid(), until_served(&lab, "vm", 0));
@@ -492,7 +454,7 @@ fn privileged_block_an_image_is_mounted_as_any_source() {
         }
     }
     // What can be written to is no file, and what is not there is no image.
-    let written = writable(&lab, "written", "live");
+    let written = writable(&lab, "written", "live", "16M");
     for (image, why) in [(written, "writable layer"), (lab.path("none"), "none")] {
         for flags in [&["--standalone"][..], &[]] {
             let mut mount = lab.yolofs();

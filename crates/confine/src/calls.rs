@@ -80,10 +80,15 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
     let killing: &[&[Call]] = match set {
         Set::Serve | Set::ServeAndAsk | Set::ServeAndConnect | Set::ServeAndCall => &[
             lists::NEVER.calls,
+            lists::RINGS.calls,
             lists::ENGINE.calls,
             lists::PROGRAMS.calls,
         ],
-        Set::Mount => &[lists::NEVER.calls, lists::PROGRAMS.calls],
+        Set::Mount => &[
+            lists::NEVER.calls,
+            lists::RINGS.calls,
+            lists::PROGRAMS.calls,
+        ],
     };
     // The strictest of all filters decides, so the order does not matter. Each is a program of
     // its own because a program has one answer for what it lists and one for the rest.
@@ -114,18 +119,30 @@ pub enum Programs {
     Never,
 }
 
+/// Whether a process uses io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rings {
+    /// It does. What it has a ring do is seen by no filter of system calls.
+    Used,
+    /// It does not, and is killed if it tries.
+    Never,
+}
+
 /// Makes calls that only an attacker makes kill the process, with all threads that it has and will have,
 /// and allows all others: for processes that mount, whose calls cannot be listed.
 ///
 /// # Errors
 /// As [`allow_only`].
-pub fn deny_intrusion(programs: Programs) -> Result<(), ConfineError> {
-    let denied: &[&[Call]] = match programs {
-        Programs::Executed => &[lists::NEVER.calls],
-        Programs::Never => &[lists::NEVER.calls, lists::PROGRAMS.calls],
-    };
+pub fn deny_intrusion(programs: Programs, rings: Rings) -> Result<(), ConfineError> {
+    let mut denied: Vec<&[Call]> = vec![lists::NEVER.calls];
+    if programs == Programs::Never {
+        denied.push(lists::PROGRAMS.calls);
+    }
+    if rings == Rings::Never {
+        denied.push(lists::RINGS.calls);
+    }
     apply(&program(
-        denied,
+        &denied,
         SeccompAction::KillProcess,
         SeccompAction::Allow,
     )?)
@@ -228,7 +245,12 @@ mod tests {
 
     #[test]
     fn every_list_compiles() {
-        let killing = [&lists::NEVER, &lists::ENGINE, &lists::PROGRAMS];
+        let killing = [
+            &lists::NEVER,
+            &lists::RINGS,
+            &lists::ENGINE,
+            &lists::PROGRAMS,
+        ];
         let allowed = lists::SERVE.iter().chain(lists::MOUNT);
         let refused = [
             &lists::NAME_CACHE,
@@ -261,7 +283,12 @@ mod tests {
 
     #[test]
     fn no_call_is_in_two_lists() {
-        let always = [&lists::REPLACED, &lists::NEVER, &lists::PROGRAMS];
+        let always = [
+            &lists::REPLACED,
+            &lists::NEVER,
+            &lists::RINGS,
+            &lists::PROGRAMS,
+        ];
         // Who mounts makes some calls of a list that kills others.
         for groups in [
             [lists::SERVE, &[&lists::ENGINE]].concat(),

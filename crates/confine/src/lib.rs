@@ -50,7 +50,7 @@ pub mod identity;
 
 use nix::sys::prctl::set_no_new_privs;
 
-pub use calls::{Programs, Set, Sockets, Unlisted};
+pub use calls::{Programs, Rings, Set, Sockets, Unlisted};
 pub use caps::Capability;
 pub use error::ConfineError;
 pub use files::{Files, Ports, Reads};

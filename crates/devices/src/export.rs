@@ -9,7 +9,7 @@ use node_api::device::{DeviceKind, DeviceSpec};
 /// Returns what serves a device at its socket.
 ///
 /// # Errors
-/// If it is a file.
+/// If it has none.
 pub fn exporter(spec: &DeviceSpec) -> anyhow::Result<Box<dyn Exporter>> {
     let socket = spec.at.clone();
     Ok(match spec.kind {
@@ -21,6 +21,6 @@ pub fn exporter(spec: &DeviceSpec) -> anyhow::Result<Box<dyn Exporter>> {
             socket,
             config: VhostUserConfig::default(),
         }),
-        DeviceKind::File => bail!("a file has no socket"),
+        DeviceKind::File | DeviceKind::Ublk => bail!("a file or a block device has no socket"),
     })
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`Images`] opens images; those that share a cache directory in one process share its [`BlobCache`].
 //! - [`open_image`](open::open_image) opens one with what the caller has to fetch layers with.
+//! - [`grow`] makes a device larger.
 //! - [`exporter`] serves a device at a socket.
 //! - [`identity`] tells what an image is from what others are.
 //! - [`plans`] is what the store of boot images knows of starts of images.
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod export;
+mod growth;
 mod identity;
 mod images;
 pub mod open;
@@ -32,5 +34,6 @@ pub mod plans;
 mod registry;
 
 pub use export::exporter;
+pub use growth::grow;
 pub use identity::identity;
 pub use images::{Images, OpenedImage, Opening};

@@ -17,7 +17,9 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use confine::{Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted};
+use confine::{
+    Capability, Confinement, Files, Identity, Ports, Programs, Reads, Rings, Set, Unlisted,
+};
 
 pub use images::{ImageNeeds, image_daemon, image_daemon_mounted, image_worker};
 pub use intake::{Asks, Intake, Rights};
@@ -243,7 +245,7 @@ pub fn engine(service: Service) -> anyhow::Result<()> {
         }
     };
     confine::capabilities::keep_only(&keep)
-        .and_then(|()| confine::calls::deny_intrusion(programs))
+        .and_then(|()| confine::calls::deny_intrusion(programs, Rings::Never))
         .context("confining the service")
 }
 
@@ -278,7 +280,7 @@ pub fn nicfetch(writes: Vec<PathBuf>, ports: Vec<u16>) -> anyhow::Result<()> {
     };
     confine::capabilities::keep_only(&keep)
         .and_then(|()| files.confine())
-        .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+        .and_then(|()| confine::calls::deny_intrusion(Programs::Never, Rings::Never))
         .context("confining nicfetch")
 }
 
@@ -290,7 +292,7 @@ pub fn execute_nothing() -> anyhow::Result<()> {
     if is_off()? {
         return Ok(());
     }
-    confine::calls::deny_intrusion(Programs::Never).context("confining the service")
+    confine::calls::deny_intrusion(Programs::Never, Rings::Never).context("confining the service")
 }
 
 /// Returns whether nothing is to be confined.

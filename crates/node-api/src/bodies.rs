@@ -31,6 +31,14 @@ pub struct BootBody {
     pub boot: BootChoice,
 }
 
+/// The body of a resize.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeBody {
+    /// The new size of a device in bytes.
+    pub size: u64,
+}
+
 /// The body of an upgrade.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 use super::control::Made;
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
-use crate::bodies::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
+use crate::bodies::{BootBody, ErrorBody, Pace, PrewarmBody, ResizeBody, UpgradeBody, socket};
 use crate::boot_choice::BootChoice;
 use crate::device::{Attached, DeviceSpec, DeviceView};
 use crate::image::KeptPlan;
@@ -199,6 +199,15 @@ impl NodeClient {
         let path = format!("/v1/devices/{name}");
         self.send(Pace::Change, Method::DELETE, &path, NOTHING.as_ref())?;
         Ok(())
+    }
+
+    /// Has the node make a device larger.
+    ///
+    /// # Errors
+    /// [`CallError`], whose variants say why.
+    pub fn resize(&self, name: &str, size: u64) -> Result<DeviceView, CallError> {
+        let path = format!("/v1/devices/{name}/size");
+        self.ask(Pace::Change, Method::PUT, &path, &Some(ResizeBody { size }))
     }
 
     /// Has the node make a plan of what was read of a device since it was attached.

@@ -66,6 +66,13 @@ pub trait NodeControl: Send + Sync + std::fmt::Debug {
     /// [`NodeError::NoDevice`]; [`NodeError::Conflict`] if what is mounted of it is in use.
     fn detach(&self, name: &str) -> Result<(), NodeError>;
 
+    /// Makes a device larger, and returns when that is durable. The same size again changes nothing.
+    ///
+    /// # Errors
+    /// [`NodeError::NoDevice`]; [`NodeError::Invalid`] if it would become smaller, or can only be read;
+    /// [`NodeError::Conflict`] if nobody serves it now.
+    fn resize(&self, name: &str, size: u64) -> Result<DeviceView, NodeError>;
+
     /// Makes a plan of what was read of a device since it was attached, and records no more.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Devices of the node: block images that clients reach at a socket, or as a file.
+//! Devices of the node: block images that clients reach at a socket, as a file, or as a block device of the machine.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,8 @@ pub struct DeviceSpec {
     pub image: PathBuf,
     /// How clients reach it.
     pub kind: DeviceKind,
-    /// Where: a socket, or for [`DeviceKind::File`] the directory that the file appears in. Absolute.
+    /// Where: a socket; for [`DeviceKind::File`] the directory that the file appears in, and for [`DeviceKind::Ublk`] the
+    /// symbolic link to the device. Absolute.
     pub at: PathBuf,
     /// Where the EROFS or ext4 in the file is mounted, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,6 +46,8 @@ pub enum DeviceKind {
     Nbd,
     /// vhost-user-blk on a unix socket.
     VhostUser,
+    /// A block device of the machine, with a symbolic link to it.
+    Ublk,
     /// A file in a mount, to be read only.
     File,
 }
@@ -56,6 +59,7 @@ impl DeviceKind {
         match self {
             Self::Nbd => "nbd",
             Self::VhostUser => "vhost_user",
+            Self::Ublk => "ublk",
             Self::File => "file",
         }
     }
@@ -89,7 +93,7 @@ impl DeviceSpec {
         );
         ensure!(
             !(is_file && self.writable),
-            "a file can only be read: choose the kind nbd or vhost_user to write"
+            "a file can only be read: choose the kind nbd, vhost_user or ublk to write"
         );
         Ok(())
     }
@@ -202,7 +206,7 @@ impl DeviceSpec {
         let at = self.at.display();
         match self.kind {
             DeviceKind::Nbd => format!("nbd+unix:///disk?socket={at}"),
-            DeviceKind::VhostUser => at.to_string(),
+            DeviceKind::VhostUser | DeviceKind::Ublk => at.to_string(),
             DeviceKind::File => self.file().display().to_string(),
         }
     }
@@ -244,10 +248,12 @@ mod tests {
     fn what_does_not_go_together_is_refused() {
         spec(r#", "kind": "nbd""#).unwrap();
         spec(r#", "kind": "file", "erofs": "/mnt""#).unwrap();
+        spec(r#", "kind": "ublk", "writable": true"#).unwrap();
         for wrong in [
             "",
             r#", "kind": "tcmu""#,
             r#", "kind": "nbd", "erofs": "/mnt""#,
+            r#", "kind": "ublk", "erofs": "/mnt""#,
             r#", "kind": "file", "erofs": "mnt""#,
             r#", "kind": "file", "writable": true"#,
             r#", "kind": "nbd", "options": {"cache": "cache"}"#,

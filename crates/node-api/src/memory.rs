@@ -370,6 +370,18 @@ impl NodeControl for MemoryNode {
             .ok_or(NodeError::NoDevice(name.to_owned()))
     }
 
+    fn resize(&self, name: &str, size: u64) -> Result<DeviceView, NodeError> {
+        let mut state = self.state.lock();
+        let device = state.devices.get_mut(name);
+        let (_, view) = device.ok_or(NodeError::NoDevice(name.to_owned()))?;
+        let served = view.served.get_or_insert_default();
+        if size < served.size {
+            return Err(NodeError::Invalid("it would become smaller".to_owned()));
+        }
+        served.size = size;
+        Ok(view.clone())
+    }
+
     fn keep_plan(&self, name: &str) -> Result<KeptPlan, NodeError> {
         let state = self.state.lock();
         let device = state.devices.get(name);

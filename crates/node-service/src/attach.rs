@@ -4,10 +4,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use blockexport::{ExportError, Place};
+use blockexport::ExportError;
 
 use super::assignment::Service;
 use super::device::{Device, key_of};
+use super::device_takeover::place_of;
 use super::few::few_at_a_time;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
@@ -16,7 +17,7 @@ use node_api::device::{Attached, DeviceKind, DeviceSpec, DeviceView, check_name}
 use node_records::devices::DeviceInstance;
 
 /// How long a worker may take to end a device: what is in flight is done, and made durable.
-const DETACH: Duration = Duration::from_secs(60);
+pub(crate) const DETACH: Duration = Duration::from_secs(60);
 /// So many are attached at a time after a restart.
 const AT_A_TIME: usize = 8;
 /// The pause before the second attempt; it doubles with each further one.
@@ -75,13 +76,16 @@ impl Owner {
             restarts: 0,
             last_gap_ms: None,
         };
-        let device = Device::new(&instance, Place::bind(&spec.at).map_err(refused_place)?);
+        let device = Device::new(&instance, place_of(spec).map_err(refused_place)?);
         self.devices.add(&device);
         let served = self
             .serve_device_first(&device)
             .and_then(|()| Ok(self.device_records.keep_desired(spec)?));
         if let Err(error) = served {
-            let _ended = self.end_device(&device);
+            let _ended = match device.service() {
+                Service::By(_) => self.end_started(&device),
+                _ => self.end_device(&device),
+            };
             return Err(error);
         }
         self.devices.miss_no_more(&spec.name);
@@ -103,7 +107,7 @@ impl Owner {
         let file = self.devices.file(name);
         let known = device.is_some() || file.is_some() || self.device_records.is_desired(name);
         if let Some(device) = device {
-            self.end_device(&device)?;
+            self.end_started(&device)?;
         }
         if let Some(spec) = file {
             self.end_file(&spec)?;
@@ -118,7 +122,7 @@ impl Owner {
         }
     }
 
-    /// Ends a device; it may stay desired.
+    /// Ends the service of a device; it may stay desired. A block device that has started waits for the next worker.
     ///
     /// # Errors
     /// If its worker says that what was written is not durable. It is over all the same.
@@ -143,7 +147,7 @@ impl Owner {
             };
             worker.release(&device.key);
         }
-        device.close_socket();
+        device.close_place();
         self.devices.remove(name);
         self.device_records.forget(name);
         ended
@@ -197,7 +201,7 @@ impl Owner {
     }
 }
 
-/// What it means that a socket cannot be made.
+/// What it means that a socket or link cannot be made.
 fn refused_place(error: ExportError) -> NodeError {
     let said = format!("{:#}", anyhow::Error::from(error));
     NodeError::Invalid(said)

@@ -19,16 +19,16 @@ use node_records::devices::{DeviceInstance, DeviceRecords};
 /// What the keys of devices begin with. Those of mounts begin with a digit of an id.
 const KEY: &str = "device:";
 
-/// A device with a socket of the node's, which a worker serves.
+/// A device with a socket of the node's, or a block device of the machine, which a worker serves.
 #[derive(Debug)]
 pub(crate) struct Device {
     /// What was asked for.
     pub spec: DeviceSpec,
     /// What tells it from all else that a worker serves.
     pub key: String,
-    /// Where clients connect. The node keeps it, so that they wait while the worker is replaced; none when the
-    /// device is over.
-    socket: Mutex<Option<Place>>,
+    /// Where clients connect, or the link to the block device. The node keeps it, so that they wait while the worker is
+    /// replaced; none when the device is over.
+    place: Mutex<Option<Place>>,
     state: Mutex<State>,
     changed: Condvar,
     /// Held while the record is written.
@@ -55,12 +55,12 @@ pub(crate) fn is_key(key: &str) -> bool {
 }
 
 impl Device {
-    /// Returns what the record says, with its socket.
-    pub(crate) fn new(instance: &DeviceInstance, socket: Place) -> Arc<Self> {
+    /// Returns what the record says, with its socket or link.
+    pub(crate) fn new(instance: &DeviceInstance, place: Place) -> Arc<Self> {
         Arc::new(Self {
             spec: instance.spec.clone(),
             key: key_of(&instance.spec.name),
-            socket: Mutex::new(Some(socket)),
+            place: Mutex::new(Some(place)),
             state: Mutex::new(State {
                 assignment: Assignment::after_a_restart(
                     true,
@@ -75,25 +75,28 @@ impl Device {
         })
     }
 
-    /// Returns the socket for a worker; nothing if the device is over.
-    pub(crate) fn listener(&self) -> Option<UnixListener> {
-        let socket = self.socket.lock();
-        let listener = socket.as_ref()?.listener()?.try_clone();
-        listener
-            .inspect_err(|error| log::error!("{}: sharing its socket: {error}", self.spec.name))
-            .ok()
+    /// Returns what a worker gets to serve it: the socket, if it has one. Nothing if the device is over.
+    pub(crate) fn beside(&self) -> Option<Vec<UnixListener>> {
+        let place = self.place.lock();
+        let Some(listener) = place.as_ref()?.listener() else {
+            return Some(Vec::new());
+        };
+        let listener = listener
+            .try_clone()
+            .inspect_err(|error| log::error!("{}: sharing its socket: {error}", self.spec.name));
+        Some(vec![listener.ok()?])
     }
 
-    /// Removes the socket.
-    pub(crate) fn close_socket(&self) {
-        drop(self.socket.lock().take());
+    /// Removes the socket, and gives up the place.
+    pub(crate) fn close_place(&self) {
+        drop(self.place.lock().take());
     }
 
-    /// Leaves the socket to the worker: this process ends, and the next node gets it from there.
-    pub(crate) fn leave_socket(&self) {
-        let socket = self.socket.lock().take();
-        if let Some(socket) = socket {
-            socket.leave();
+    /// Leaves the place to the worker: this process ends, and the next node takes it over.
+    pub(crate) fn leave_place(&self) {
+        let place = self.place.lock().take();
+        if let Some(place) = place {
+            place.leave();
         }
     }
 

@@ -1,8 +1,11 @@
 //! Getting a device served: asking a worker, and asking another when that one dies.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail};
 
 use super::asked::Asked;
 use super::assignment::Service;
@@ -11,14 +14,17 @@ use super::device::Device;
 use super::few::few_at_a_time;
 use super::owner::Owner;
 use super::probe::ask_all;
+use super::ublk_devices::{self, Unserved};
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::{Served, Worker};
 use node_api::control::NodeError;
-use node_api::device::DeviceView;
+use node_api::device::{DeviceStatus, DeviceView};
 
 /// How long a worker may take to serve a device: indexes of layers may have to be fetched. One that hangs is
 /// noticed by the probes, long before.
 const ATTACH: Duration = Duration::from_secs(100);
+/// How long a worker may take to make a device larger, on a slow disk.
+const GROW: Duration = Duration::from_secs(60);
 /// How long workers have to tell of their devices; who takes longer is shown as the node knows it.
 const TELL: Duration = Duration::from_secs(1);
 /// So many devices of a dead worker are served again at a time.
@@ -83,34 +89,55 @@ impl Owner {
             Ok(worker) => worker,
             Err(error) => return Asked::NoWorker(error),
         };
-        let Some(socket) = device.listener().filter(|_| device.ask(&worker)) else {
+        let Some(beside) = device.beside().filter(|_| device.ask(&worker)) else {
             worker.release(&device.key);
             return Asked::Over;
         };
         // Whoever finds the device after a crash of ours finds its worker.
         self.record_device(device);
-        let question = WorkerRequest::Attach(Box::new(device.spec.clone()));
-        match worker.ask_with(&question, &[socket.as_fd()], ATTACH) {
-            Ok((WorkerResponse::Attached(status), _)) => {
+        match have_served(device, &worker, &beside) {
+            Ok(Ok(status)) => {
                 device.served(&worker, status);
                 self.record_device(device);
                 Asked::Served
             }
-            Ok((WorkerResponse::Refused { fault, why }, _)) => {
+            Ok(Err(Unserved { fault, why, ends })) => {
                 device.refused(&worker);
                 worker.release(&device.key);
+                if ends {
+                    worker.kill();
+                }
                 Asked::Refused(fault, why)
-            }
-            Ok((answer, _)) => {
-                log::error!("unexpected response of a worker: {answer:?}");
-                worker.kill();
-                Asked::Lost
             }
             Err(error) => {
                 log::warn!("{}: {error:#}", device.spec.name);
                 worker.kill();
                 Asked::Lost
             }
+        }
+    }
+
+    /// Makes a device larger.
+    ///
+    /// # Errors
+    /// As [`NodeControl::resize`](node_api::control::NodeControl::resize).
+    pub(crate) fn resize_device(&self, name: &str, size: u64) -> Result<DeviceView, NodeError> {
+        let Some(device) = self.devices.get(name) else {
+            return Err(match self.devices.file(name) {
+                Some(_) => NodeError::Conflict(format!("{name} is a file, and can only be read")),
+                None => NodeError::NoDevice(name.to_owned()),
+            });
+        };
+        let _lock = self.mount_locks.take(&device.key)?;
+        let Service::By(worker) = device.service() else {
+            let why = format!("nobody serves {name} now: try again when its state is `serving`");
+            return Err(NodeError::Conflict(why));
+        };
+        let name = name.to_owned();
+        match worker.ask(&WorkerRequest::Grow { name, size }, GROW)? {
+            WorkerResponse::Attached(status) => Ok(device.view(Some(status))),
+            WorkerResponse::Refused { fault, why } => Err(fault.error(why)),
+            other => Err(anyhow!("a worker answered {other:?}").into()),
         }
     }
 
@@ -161,5 +188,25 @@ impl Owner {
         let (mut heard, _) = ask_all(&workers, TELL);
         let view = |device: &Arc<Device>| device.view(heard.devices.remove(&device.spec.name));
         devices.iter().map(view).collect()
+    }
+}
+
+/// Asks a worker to serve a device. The outer error is that of a worker that is lost.
+fn have_served(
+    device: &Device,
+    worker: &Worker,
+    beside: &[UnixListener],
+) -> anyhow::Result<Result<DeviceStatus, Unserved>> {
+    let question = WorkerRequest::Attach(Box::new(device.spec.clone()));
+    let beside: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
+    match worker.ask_with(&question, &beside, ATTACH)?.0 {
+        WorkerResponse::Attached(status) => Ok(Ok(status)),
+        WorkerResponse::Opened(opened) => ublk_devices::start(device, worker, &opened),
+        WorkerResponse::Refused { fault, why } => Ok(Err(Unserved {
+            fault,
+            why,
+            ends: false,
+        })),
+        other => bail!("unexpected response of a worker: {other:?}"),
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
-use blockexport::Place;
+use anyhow::{Context as _, anyhow, bail};
+use blockexport::ublk::KernelDevice;
+use blockexport::{ExportError, Place};
 
 use super::adopt::QUICK;
 use super::device::Device;
@@ -73,12 +74,11 @@ impl Owner {
         worker: Option<&Arc<Worker>>,
         status: Option<&DeviceStatus>,
     ) -> anyhow::Result<(Arc<Device>, Serves)> {
-        let (name, at) = (&instance.spec.name, &instance.spec.at);
+        let name = &instance.spec.name;
         if let Some((worker, status)) = worker.zip(status) {
-            match handed_back(name, worker) {
-                Ok(listener) => {
-                    let socket = Place::adopt(at, listener).context("taking over its socket")?;
-                    let device = Device::new(instance, socket);
+            match taken_over(&instance.spec, worker)? {
+                Ok(place) => {
+                    let device = Device::new(instance, place);
                     worker.claim(&device.key);
                     device.found(worker, status.clone());
                     return Ok((device, Serves::Yes));
@@ -90,8 +90,8 @@ impl Owner {
             // It may be about to serve it: two must never.
             worker.replace();
         }
-        let socket = Place::bind(at).context("making its socket again")?;
-        Ok((Device::new(instance, socket), Serves::No))
+        let place = place_of(&instance.spec).context("making its socket or link again")?;
+        Ok((Device::new(instance, place), Serves::No))
     }
 }
 
@@ -99,6 +99,34 @@ impl Owner {
 enum Serves {
     Yes,
     No,
+}
+
+/// Takes over the place of a device that a worker serves. The inner error says why it has to be served again.
+fn taken_over(spec: &DeviceSpec, worker: &Worker) -> anyhow::Result<anyhow::Result<Place>> {
+    if spec.kind == DeviceKind::Ublk {
+        let place = place_of(spec).context("taking over its link")?;
+        let kernel = KernelDevice::find(&spec.at)?;
+        let is_live = kernel.is_some_and(|kernel| kernel.is_live());
+        return Ok(match is_live {
+            true => Ok(place),
+            false => Err(anyhow!("its block device was not started")),
+        });
+    }
+    match handed_back(&spec.name, worker) {
+        Ok(listener) => {
+            let place = Place::adopt(&spec.at, listener);
+            Ok(Ok(place.context("taking over its socket")?))
+        }
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+/// Makes the place of a device: its socket, or the claim to its link.
+pub(crate) fn place_of(spec: &DeviceSpec) -> Result<Place, ExportError> {
+    match spec.kind {
+        DeviceKind::Ublk => Place::link(&spec.at),
+        _ => Place::bind(&spec.at),
+    }
 }
 
 /// Asks a worker for the socket of a device that it serves: it has it, too.

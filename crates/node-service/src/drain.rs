@@ -23,7 +23,7 @@ impl Owner {
         let detached = Mutex::new(0);
         few_at_a_time(AT_A_TIME, self.devices.all(), |device| {
             let lock = self.mount_locks.take(&device.key);
-            match lock.and_then(|_lock| self.end_device(&device)) {
+            match lock.and_then(|_lock| self.end_started(&device)) {
                 Ok(()) => *detached.lock() += 1,
                 Err(error) => log::error!("{}: {error:#}", device.spec.name),
             }

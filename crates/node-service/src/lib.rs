@@ -67,6 +67,7 @@ mod probe;
 mod restore;
 pub mod service;
 mod takeover;
+mod ublk_devices;
 mod unrestored;
 mod upgrade;
 mod watch;

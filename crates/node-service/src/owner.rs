@@ -137,7 +137,7 @@ impl Owner {
     /// Logs which mounts remain when the node ends.
     pub(crate) fn leave(&self) {
         for device in self.devices.all() {
-            device.leave_socket();
+            device.leave_place();
         }
         if self.restarting.load(SeqCst) {
             return;
@@ -359,6 +359,10 @@ impl NodeControl for Owner {
 
     fn detach(&self, name: &str) -> Result<(), NodeError> {
         self.detach_device(name)
+    }
+
+    fn resize(&self, name: &str, size: u64) -> Result<DeviceView, NodeError> {
+        self.resize_device(name, size)
     }
 
     fn keep_plan(&self, name: &str) -> Result<KeptPlan, NodeError> {

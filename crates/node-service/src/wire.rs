@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use blocks::DeviceInfo;
 use serde::{Deserialize, Serialize};
 
 use host::admission::peer_pid;
@@ -89,8 +90,18 @@ pub(crate) enum WorkerRequest {
         id: String,
     },
     /// Serve this device from now on; the socket that clients connect to travels beside the question. Answered when
-    /// it is served.
+    /// it is served. Of a block device of the machine only the image is opened.
     Attach(Box<DeviceSpec>),
+    /// Answer the requests of a block device of the machine, whose image is open; its character device travels beside
+    /// the question. Answered when the device can be started.
+    ServeQueues(DeviceQueues),
+    /// Make a device larger.
+    Grow {
+        /// Its name.
+        name: String,
+        /// Its new size in bytes.
+        size: u64,
+    },
     /// End a device, and answer when what was in flight is done and durable.
     Detach {
         /// Its name.
@@ -141,8 +152,10 @@ pub(crate) enum WorkerResponse {
     Handed,
     /// To [`WorkerRequest::KeepPlan`].
     Kept(KeptPlan),
-    /// To [`WorkerRequest::Attach`]: it is served.
+    /// To [`WorkerRequest::Attach`] and [`WorkerRequest::ServeQueues`]: it is served. To [`WorkerRequest::Grow`].
     Attached(DeviceStatus),
+    /// To [`WorkerRequest::Attach`] of a block device of the machine, which the node makes then.
+    Opened(OpenedDevice),
     /// It was not done.
     Refused {
         /// The kind of fault.
@@ -150,6 +163,28 @@ pub(crate) enum WorkerResponse {
         /// The reason, for people.
         why: String,
     },
+}
+
+/// The queues of a block device of the machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeviceQueues {
+    /// The name of the device.
+    pub name: String,
+    /// The kernel's number of it.
+    pub number: u32,
+    /// How many there are.
+    pub queues: u16,
+    /// Requests in flight of each.
+    pub depth: u16,
+}
+
+/// What the node has to know of an image to make a block device for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OpenedDevice {
+    /// What it is and can do.
+    pub info: DeviceInfo,
+    /// What tells it from other images.
+    pub identity: String,
 }
 
 /// The status of a worker.

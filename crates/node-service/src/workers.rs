@@ -4,7 +4,7 @@ mod images;
 mod start;
 
 use node_records::company::Company;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -29,6 +29,7 @@ use super::deaths::Cause;
 use super::gap::millis;
 use super::wire::{self, WorkerRequest, WorkerResponse};
 use host::run_dir::{RunDir, process_start};
+use images::Rights;
 pub(crate) use images::{Served, told as images_told};
 use node_api::spec::MountSpec;
 use node_records::instance::{ProcessRef, private_dir};
@@ -62,8 +63,8 @@ pub(crate) struct Worker {
     child: Mutex<Option<Child>>,
     /// The keys of the mounts and devices that it serves or is asked to; `None` when it is dead.
     mounts: Mutex<Option<BTreeSet<String>>>,
-    /// Whether it may write to layers of images that it shares its cache with.
-    writes: bool,
+    /// What it may do for images that it shares its cache with.
+    rights: Rights,
     /// Runs the program that new workers run.
     current: AtomicBool,
     /// Was killed on purpose, to be replaced.
@@ -78,7 +79,7 @@ impl Worker {
     fn new(
         process: ProcessRef,
         run_dir: &Path,
-        (company, writes): (Company, bool),
+        (company, rights): (Company, Rights),
         child: Option<Child>,
     ) -> anyhow::Result<Self> {
         let opening = || format!("opening process {}", process.pid);
@@ -90,7 +91,7 @@ impl Worker {
         Ok(Self {
             process,
             company,
-            writes,
+            rights,
             socket: RunDir::worker_socket(run_dir, process.pid),
             handle,
             child: Mutex::new(child),
@@ -327,8 +328,8 @@ pub(crate) struct Pool {
     told: Vec<(&'static str, OsString)>,
     program: Mutex<PathBuf>,
     workers: Mutex<Vec<Arc<Worker>>>,
-    /// The caches of images that are written to.
-    written: Mutex<BTreeSet<PathBuf>>,
+    /// What images take that share a cache, by that.
+    rights: Mutex<BTreeMap<PathBuf, Rights>>,
     /// Held while one is started, so that concurrent callers share it.
     starting: Mutex<()>,
 }
@@ -353,7 +354,7 @@ impl Pool {
             told,
             program: Mutex::new(program),
             workers: Mutex::default(),
-            written: Mutex::default(),
+            rights: Mutex::default(),
             starting: Mutex::new(()),
         })
     }
@@ -384,7 +385,7 @@ impl Pool {
         started: impl Fn(&Arc<Worker>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Arc<Worker>> {
         let needs = served.image_needs();
-        self.allow_writing(company, needs.as_ref());
+        self.allow(company, needs.as_ref());
         loop {
             if company.is_shared()
                 && let Some(worker) = self.with_room(key, company)
@@ -437,8 +438,7 @@ impl Pool {
         if let Some(known) = workers.iter().find(|worker| worker.process == process) {
             return Ok(Arc::clone(known));
         }
-        let writes = images::may_write_anywhere(process.pid);
-        let kind = (company, writes);
+        let kind = (company, Rights::of(process.pid));
         let worker = Arc::new(Worker::new(process, &self.run_dir, kind, None)?);
         worker.current.store(runs_our_program(process.pid), SeqCst);
         workers.push(Arc::clone(&worker));

@@ -1,7 +1,8 @@
 //! Layers of block images, which are served as one device and need no unpacking.
 //!
 //! overlaybd's annotations become labels of the snapshots that layers are to be unpacked into. A layer whose blob can
-//! be read where it is need not be downloaded: its snapshot is committed at once, and its directory stays empty.
+//! be read where it is need not be downloaded: its snapshot is committed at once, and its directory stays empty. Of a
+//! turboOCI layer the metadata are downloaded and unpacked, and the data is read where it is.
 //! All layers of such an image are one file system, so an overlay has one lower directory for all of them.
 
 use std::fmt;
@@ -15,15 +16,13 @@ use crate::snapshot::{Labels, Snapshot, SnapshotId};
 
 const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
 const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
+/// The digest of the layer that a turboOCI layer refers to for its data.
+const TARGET_DIGEST: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-digest";
 /// Labels of what is not such a layer, though it has a blob's digest.
-const OTHERS: [(&str, &str); 3] = [
-    (
-        "containerd.io/snapshot/overlaybd/turbo-oci/target-digest",
-        "turboOCI images cannot be served: convert the image with its data",
-    ),
+const OTHERS: [(&str, &str); 2] = [
     (
         "containerd.io/snapshot/overlaybd/fastoci/target-digest",
-        "turboOCI images cannot be served: convert the image with its data",
+        "images of the format before turboOCI cannot be served: convert the image again",
     ),
     (
         "containerd.io/snapshot/overlaybd/acceleration-layer",
@@ -40,7 +39,7 @@ pub struct BlockDir {
     pub name: String,
     /// The layer.
     pub layer: BlockLayer,
-    /// Has the blob as `overlaybd.commit`, or nothing.
+    /// Has the blob as `overlaybd.commit`, the metadata of a turboOCI layer, or nothing.
     pub dir: PathBuf,
 }
 
@@ -89,8 +88,10 @@ pub(crate) fn layer_of(labels: &Labels) -> Result<Option<BlockLayer>> {
         return Err(refused(why));
     }
     let size = labels.get(BLOB_SIZE).and_then(|size| size.parse().ok());
+    let parsed = |digest: &String| digest.parse().map_err(|_| refused("this is no digest"));
     Ok(Some(BlockLayer {
-        digest: Some(digest.parse().map_err(|_| refused("this is no digest"))?),
+        digest: Some(parsed(digest)?),
+        target: labels.get(TARGET_DIGEST).map(parsed).transpose()?,
         size: size.ok_or_else(|| refused("the label overlaybd/blob-size has no number"))?,
         blobs: None,
     }))
@@ -114,6 +115,9 @@ mod tests {
         let layer = layer_of(&labels(&[])).unwrap().unwrap();
         assert_eq!((layer.digest, layer.size), (Some(Digest([7; 32])), 4096));
         assert!(!layer.is_elsewhere());
+        let target = Digest([8; 32]);
+        let turbo = layer_of(&labels(&[(TARGET_DIGEST, &target.to_string())]));
+        assert_eq!(turbo.unwrap().unwrap().target, Some(target));
     }
 
     #[test]
@@ -121,9 +125,9 @@ mod tests {
         for label in [
             (BLOB_DIGEST, "sha256:short"),
             (BLOB_SIZE, "-1"),
+            (TARGET_DIGEST, "sha256:0"),
             (OTHERS[0].0, "sha256:0"),
-            (OTHERS[1].0, "sha256:0"),
-            (OTHERS[2].0, "yes"),
+            (OTHERS[1].0, "yes"),
         ] {
             let refused = layer_of(&labels(&[label])).unwrap_err();
             assert!(

@@ -20,6 +20,9 @@ pub struct BlockLayer {
     pub digest: Option<Digest>,
     /// The bytes of its blob.
     pub size: u64,
+    /// Of a turboOCI layer, whose blob has only metadata: the digest of the layer that has the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Digest>,
     /// Where blobs of its repository are, as [`BlockImages::blobs_of`](crate::BlockImages::blobs_of) has it; `None` if the blob was downloaded, and
     /// is in the directory of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,13 +46,14 @@ impl BlockLayer {
         MAGICS.contains(&&magic).then_some(Self {
             digest: None,
             size: file.metadata().ok()?.len(),
+            target: None,
             blobs: None,
         })
     }
 
     /// Returns whether its directory is empty: its blob is elsewhere.
     pub(crate) const fn is_elsewhere(&self) -> bool {
-        self.blobs.is_some()
+        self.blobs.is_some() && self.target.is_none()
     }
 }
 

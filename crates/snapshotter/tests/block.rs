@@ -21,6 +21,7 @@ const CHAINS: [&str; 3] = [
     "sha256:2222222222222222222222222222222222222222222222222222222222222222",
     "sha256:3333333333333333333333333333333333333333333333333333333333333333",
 ];
+const TARGET: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-digest";
 const BLOBS: &str = "https://registry.test/v2/app/blobs";
 
 /// Serves images from a directory of the test, or fails.
@@ -290,19 +291,60 @@ fn layers_that_are_stacked_later_are_shown_read_only_to_containerd_24() {
     }
 }
 
+/// containerd unpacks the metadata of a turboOCI layer, each layer's without those below, and the data stays elsewhere.
+#[test]
+fn layers_that_refer_to_others_are_unpacked_and_are_one_directory() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    let target = Digest([9; 32]);
+    let turbo = [(TARGET, &*target.to_string())];
+    for (number, parent) in [(0, None), (1, Some(name(0)))] {
+        let key = format!("one/{number}/extract");
+        let labels = labels(number, &turbo);
+        let mounts = snapshotter.prepare(&key, parent.as_deref(), labels.clone());
+        let [mount] = &*mounts.unwrap() else { panic!() };
+        assert_eq!(mount.fs_type, "bind");
+        assert!(!mount.options.iter().any(|option| option == "ro"));
+        fs::write(Path::new(&mount.source).join("erofs.fs.meta"), "meta").unwrap();
+        snapshotter.commit(&name(number), &key, labels).unwrap();
+    }
+    let container = snapshotter.prepare("one/8/container", Some(&name(1)), Labels::new());
+    assert_eq!(
+        lowers(&container.unwrap()),
+        rig.images.dir.to_str().unwrap()
+    );
+    let asked = rig.images.asked.lock();
+    assert_eq!(asked.len(), 2);
+    for layer in asked.iter() {
+        assert_eq!(layer.layer.target, Some(target));
+        assert_eq!(layer.layer.blobs.as_deref(), Some(BLOBS));
+        assert!(layer.dir.join("erofs.fs.meta").exists());
+    }
+}
+
 #[test]
 fn what_is_no_whole_block_image_is_refused() {
     let rig = Rig::new();
     let snapshotter = rig.open(false);
-    let turbo = [(
-        "containerd.io/snapshot/overlaybd/turbo-oci/target-digest",
-        "sha256:0",
-    )];
-    let refused = snapshotter.prepare("one/0/extract", None, labels(0, &turbo));
-    assert!(
-        matches!(refused, Err(SnapshotError::BadBlockLayer { .. })),
-        "{refused:?}"
-    );
+    let target = Digest([9; 32]).to_string();
+    for (label, value, knows) in [
+        (TARGET, "sha256:0", true),
+        // Its data would be nowhere.
+        (TARGET, &target, false),
+        (
+            "containerd.io/snapshot/overlaybd/acceleration-layer",
+            "yes",
+            true,
+        ),
+    ] {
+        rig.images.knows.store(knows, SeqCst);
+        let refused = snapshotter.prepare("one/0/extract", None, labels(0, &[(label, value)]));
+        assert!(
+            matches!(refused, Err(SnapshotError::BadBlockLayer { .. })),
+            "{refused:?}"
+        );
+    }
+    rig.images.knows.store(true, SeqCst);
     // A layer that is none, and one above it.
     let plain = [(
         "containerd.io/snapshot.ref".to_owned(),

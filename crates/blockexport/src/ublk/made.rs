@@ -1,19 +1,18 @@
-//! A device of the kernel: made new, or left by a server that died.
+//! A device of the kernel, which its owner makes, or takes over when its server has died.
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use blocks::DeviceInfo;
 use nix::errno::Errno;
-use rawio::ublk::{Control, MadeDevice, NewDevice, Shape};
+use nix::fcntl::OFlag;
+use rawio::ublk::{Control, DeviceState, MadeDevice, NewDevice, Shape};
 
-use super::UblkConfig;
-use super::queues::Queues;
-use super::request::Served;
+use super::{UblkConfig, shape};
 use crate::error::ExportError;
-use crate::place::Place;
 
 /// Where the kernel shows devices.
 const DEVICES: &str = "/dev";
@@ -64,57 +63,189 @@ fn hash(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([a ^ e, b ^ f, c ^ g, d ^ h])
 }
 
-/// A device that this process serves.
-pub(super) struct Made {
-    control: Control,
-    id: u32,
-    queues: Queues,
+/// A device of the kernel, as the owner of its place has it. Who serves it may be another process.
+#[derive(Debug)]
+pub struct KernelDevice {
+    made: MadeDevice,
+    origin: Origin,
 }
 
-impl Made {
-    /// Serves the device of a place: the one that a server left who died, or else a new one.
+/// How a device came to its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// It was made new, and nobody can use it before it is started.
+    New,
+    /// A server has left it who died: its users wait.
+    Left,
+}
+
+/// What the server of a device works with: all that it gets of its owner.
+#[derive(Debug)]
+pub struct Channel {
+    /// The character device, where requests come from.
+    pub file: File,
+    /// The number of the device.
+    pub id: u32,
+    /// Its queues.
+    pub queues: u16,
+    /// Requests in flight of each queue.
+    pub depth: u16,
+}
+
+impl KernelDevice {
+    /// Returns the device of a place that this process [owns](crate::Place::link), to be served: the one that a server
+    /// left who died, or else a new one.
     ///
     /// # Errors
     /// If what was left is not what is to be served, or the kernel refuses.
-    pub(super) fn serve(
-        mut control: Control,
-        place: &Place,
+    pub fn prepare(
+        path: &Path,
+        info: &DeviceInfo,
+        config: &UblkConfig,
+    ) -> Result<Self, ExportError> {
+        let shape = shape(info)?;
+        let mark = Mark::of(path, &config.identity);
+        let mut control = Control::open().map_err(ExportError::Ublk)?;
+        let Some(left) = left(&mut control, mark).map_err(ExportError::Ublk)? else {
+            return Self::make(&mut control, mark, shape, config).map_err(ExportError::Ublk);
+        };
+        // Without the link nobody wants it, or nobody has got it yet.
+        if fs::symlink_metadata(path).is_ok() {
+            check_left(&mut control, &left, (path, mark), shape)?;
+            take_over(&mut control, left.id).map_err(|error| refused(error, path))?;
+            return Ok(Self {
+                made: left,
+                origin: Origin::Left,
+            });
+        }
+        log::info!(
+            "the ublk device {} has no place any more, and is removed",
+            left.id
+        );
+        remove(&mut control, left.id);
+        Self::make(&mut control, mark, shape, config).map_err(ExportError::Ublk)
+    }
+
+    fn make(
+        control: &mut Control,
         mark: Mark,
         shape: Shape,
         config: &UblkConfig,
-        served: &Arc<Served>,
-    ) -> Result<Self, ExportError> {
-        let path = place.path();
-        let left = left(&mut control, mark).map_err(ExportError::Ublk)?;
-        if let Some(left) = left {
-            // Without the link nobody wants it, or nobody has got it yet.
-            if fs::symlink_metadata(path).is_ok() {
-                check_left(&mut control, &left, (path, mark), shape)?;
-                let recovered = recover(control, left, served, config);
-                return recovered.map_err(|error| refused(error, path));
-            }
-            log::info!(
-                "the ublk device {} has no place any more, and is removed",
-                left.id
-            );
-            remove(&mut control, left.id);
+    ) -> io::Result<Self> {
+        let made = control.add(NewDevice {
+            queues: config.queues,
+            depth: config.depth,
+            request_max_bytes: shape.request_max_bytes,
+            mark: mark.number(),
+        })?;
+        if let Err(error) = control.set_shape(made.id, shape) {
+            remove(control, made.id);
+            return Err(error);
         }
-        start(control, path, mark, shape, config, served).map_err(ExportError::Ublk)
+        Ok(Self {
+            made,
+            origin: Origin::New,
+        })
     }
 
-    /// Ends the device: what is in flight is answered.
-    pub(super) fn remove(mut self, place: &Place) {
-        let id = self.id;
-        if let Err(error) = fs::remove_file(place.path()) {
-            log::warn!("cannot remove {}: {error}", place.path().display());
+    /// Returns the device that there is at a place, whoever serves it; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn find(path: &Path) -> Result<Option<Self>, ExportError> {
+        let mut control = match Control::open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(ExportError::Ublk)?,
+        };
+        let found = left(&mut control, Mark::of(path, ""));
+        let found = found.map_err(ExportError::Ublk)?;
+        Ok(found.map(|made| Self {
+            made,
+            origin: Origin::Left,
+        }))
+    }
+
+    /// Returns whether it was started, and its server has not died, as far as the kernel knew when it was looked for.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.made.state == DeviceState::Live
+    }
+
+    /// Returns whether something is mounted of it, or has it for itself in another way.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        let mut alone = File::options();
+        let alone = alone.read(true).custom_flags(OFlag::O_EXCL.bits());
+        let opened = alone.open(block_device(self.made.id));
+        opened.is_err_and(|error| error.raw_os_error() == Some(Errno::EBUSY as i32))
+    }
+
+    /// Opens what its server needs, which is given to nobody else.
+    ///
+    /// # Errors
+    /// If it is open already, or the kernel refuses.
+    pub fn channel(&self) -> Result<Channel, ExportError> {
+        let MadeDevice {
+            id, queues, depth, ..
+        } = self.made;
+        let mut options = File::options();
+        let opened = options
+            .read(true)
+            .write(true)
+            .open(format!("{DEVICES}/ublkc{id}"));
+        Ok(Channel {
+            file: opened.map_err(ExportError::Ublk)?,
+            id,
+            queues,
+            depth,
+        })
+    }
+
+    /// Has the server that [has opened its queues](super::serve) answer users from now on.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the server died meanwhile.
+    pub fn start(&self, path: &Path) -> Result<(), ExportError> {
+        let started = || {
+            let (mut control, id) = (Control::open()?, self.made.id);
+            if self.origin == Origin::New {
+                control.start(id, START_PATIENCE)?;
+                return link(id, path);
+            }
+            control.end_recovery(id, START_PATIENCE)?;
+            // The image may have been served elsewhere meanwhile.
+            rawio::device_cache::flush_and_drop(File::open(block_device(id))?)
+        };
+        started().map_err(ExportError::Ublk)
+    }
+
+    /// Removes it if it is new: it could not be started. One that was left stays, for the next server.
+    pub fn give_up(&self) {
+        if self.origin == Origin::New {
+            match Control::open() {
+                Ok(mut control) => remove(&mut control, self.made.id),
+                Err(error) => log::error!("a ublk device cannot be removed: {error}"),
+            }
         }
-        if let Err(error) = self.control.stop(id, STOP_PATIENCE) {
-            // Its threads serve on until the process ends.
-            log::error!("the ublk device {id} cannot be ended: {error}");
-            return;
+    }
+
+    /// Ends it for its users, and removes the link: what is in flight is answered by its server, and what they request
+    /// then fails.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or it takes too long. Its server serves on then.
+    pub fn stop(&self, path: &Path) -> Result<(), ExportError> {
+        if let Err(error) = fs::remove_file(path) {
+            log::warn!("cannot remove {}: {error}", path.display());
         }
-        self.queues.join();
-        if let Err(error) = self.control.delete(id) {
+        let stopped = Control::open().and_then(|mut all| all.stop(self.made.id, STOP_PATIENCE));
+        stopped.map_err(ExportError::Ublk)
+    }
+
+    /// Removes it, as soon as its last user has closed it. It was [stopped](Self::stop), and its server has ended.
+    pub fn delete(self) {
+        let id = self.made.id;
+        if let Err(error) = Control::open().and_then(|mut control| control.delete(id)) {
             log::error!("the ublk device {id} cannot be removed: {error}");
         }
     }
@@ -137,7 +268,8 @@ fn left(control: &mut Control, mark: Mark) -> io::Result<Option<MadeDevice>> {
     Ok(None)
 }
 
-/// Checks that what was left is what is to be served: its users have content of it in their caches.
+/// Checks that what was left is what is to be served: its users have content of it in their caches. An image that has
+/// grown is served with the size that it had.
 fn check_left(
     control: &mut Control,
     left: &MadeDevice,
@@ -147,12 +279,17 @@ fn check_left(
     let had = control.shape(left.id).map_err(ExportError::Ublk)?;
     let what = if left.mark != mark.number() {
         "is of another image".to_owned()
-    } else if had.size != shape.size {
+    } else if had.size > shape.size {
         format!(
             "has {} bytes, and the image has {} now",
             had.size, shape.size
         )
-    } else if had != shape {
+    } else if had
+        != (Shape {
+            size: had.size,
+            ..shape
+        })
+    {
         "can do other things than the image now".to_owned()
     } else {
         return Ok(());
@@ -163,67 +300,21 @@ fn check_left(
     })
 }
 
-/// Makes a device.
-fn start(
-    mut control: Control,
-    path: &Path,
-    mark: Mark,
-    shape: Shape,
-    config: &UblkConfig,
-    served: &Arc<Served>,
-) -> io::Result<Made> {
-    let made = control.add(NewDevice {
-        queues: config.queues,
-        depth: config.depth,
-        request_max_bytes: shape.request_max_bytes,
-        mark: mark.number(),
-    })?;
-    let id = made.id;
-    let started = control.set_shape(id, shape).and_then(|()| {
-        let queues = Queues::start(&open(id)?, made, served, config.threads)?;
-        control.start(id, START_PATIENCE)?;
-        link(id, path)?;
-        Ok(queues)
-    });
-    match started {
-        Ok(queues) => Ok(Made {
-            control,
-            id,
-            queues,
-        }),
-        Err(error) => {
-            remove(&mut control, id);
-            Err(error)
-        }
-    }
-}
-
-/// Serves the device of a server that died.
-fn recover(
-    mut control: Control,
-    left: MadeDevice,
-    served: &Arc<Served>,
-    config: &UblkConfig,
-) -> io::Result<Made> {
-    let id = left.id;
+/// Begins to serve the device of a server that died.
+fn take_over(control: &mut Control, id: u32) -> io::Result<()> {
     let deadline = Instant::now() + DEATH_PATIENCE;
     while let Err(error) = control.start_recovery(id) {
-        let busy = error.raw_os_error() == Some(Errno::EBUSY as i32);
-        if !busy || Instant::now() > deadline {
+        let is = |errno| error.raw_os_error() == Some(errno as i32);
+        // A server began, and died before it had opened a queue.
+        if is(Errno::EINVAL) && control.info(id)?.state == DeviceState::Quiesced {
+            return Ok(());
+        }
+        if !is(Errno::EBUSY) || Instant::now() > deadline {
             return Err(error);
         }
         std::thread::sleep(DEATH_PAUSE);
     }
-    let queues = Queues::start(&open(id)?, left, served, config.threads)?;
-    control.end_recovery(id, START_PATIENCE)?;
-    // The image may have been served elsewhere meanwhile.
-    let device = File::open(block_device(id))?;
-    rawio::device_cache::flush_and_drop(&device)?;
-    Ok(Made {
-        control,
-        id,
-        queues,
-    })
+    Ok(())
 }
 
 fn refused(error: io::Error, path: &Path) -> ExportError {
@@ -231,12 +322,6 @@ fn refused(error: io::Error, path: &Path) -> ExportError {
         true => ExportError::InUse(path.to_owned()),
         false => ExportError::Ublk(error),
     }
-}
-
-fn open(id: u32) -> io::Result<Arc<File>> {
-    let path = format!("{DEVICES}/ublkc{id}");
-    let opened = File::options().read(true).write(true).open(path);
-    opened.map(Arc::new)
 }
 
 fn block_device(id: u32) -> PathBuf {

@@ -11,8 +11,9 @@ use caps::{CapSet, Capability};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
-use rawio::ublk::{Event, MadeDevice, Queue, Request, data_position};
+use rawio::ublk::{Event, Queue, Request, data_position};
 
+use super::made::Channel;
 use super::request::{Data, Served};
 use crate::crew;
 
@@ -35,22 +36,24 @@ impl Queues {
     ///
     /// # Errors
     /// If a queue cannot be opened. The other ones end when the device is stopped.
-    pub(super) fn start(
-        device: &Arc<File>,
-        made: MadeDevice,
-        served: &Arc<Served>,
-        threads: usize,
-    ) -> io::Result<Self> {
+    pub(super) fn start(given: Channel, served: &Arc<Served>, threads: usize) -> io::Result<Self> {
+        let Channel {
+            file,
+            id: number,
+            queues,
+            depth,
+        } = given;
+        let device = Arc::new(file);
         let mut all = Vec::new();
         let (opened, results) = channel();
-        for id in 0..made.queues {
+        for id in 0..queues {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
             let answers = Arc::new(Answers {
                 ready: Mutex::default(),
                 event: EventFd::from_flags(flags)?,
             });
-            let (jobs, next) = sync_channel::<Job>(made.depth.into());
-            let (file, served) = (Arc::clone(device), Arc::clone(served));
+            let (jobs, next) = sync_channel::<Job>(depth.into());
+            let (file, served) = (Arc::clone(&device), Arc::clone(served));
             let told = Arc::clone(&answers);
             let work = move || {
                 crew::run(
@@ -66,14 +69,14 @@ impl Queues {
                     },
                 );
             };
-            let device = Arc::clone(device);
+            let device = Arc::clone(&device);
             let opened = opened.clone();
             let serve = move || {
-                let queue = open(device, id, made.depth, &answers);
+                let queue = open(device, id, depth, &answers);
                 if let Some(queue) = pass(queue, &opened) {
                     drop(opened);
-                    if let Err(error) = serve(queue, made.depth, &answers, &jobs) {
-                        log::error!("a queue of the ublk device {} ended: {error}", made.id);
+                    if let Err(error) = serve(queue, depth, &answers, &jobs) {
+                        log::error!("a queue of the ublk device {number} ended: {error}");
                     }
                 }
             };
@@ -83,7 +86,7 @@ impl Queues {
             all.push(builder.spawn(serve)?);
         }
         drop(opened);
-        for _ in 0..made.queues {
+        for _ in 0..queues {
             let opened = results.recv().map_err(io::Error::other)?;
             opened?;
         }

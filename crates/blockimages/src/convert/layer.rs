@@ -16,6 +16,8 @@ use super::{ConvertError, ConvertOptions, DataPlace};
 
 /// Bytes of a file that are copied at once.
 const COPY_BYTES: usize = 256 << 10;
+/// The file in the tar of a blob.
+const BLOB_NAME: &[u8] = b"overlaybd.commit";
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// The layers below the next one.
@@ -121,6 +123,11 @@ impl LayerTask<'_> {
             watch,
         )
         .map_err(|error| self.explain(error, &device.borrow()))?;
+        if is_blob(&tree) {
+            return Err(ConvertError::Rule {
+                rule: "a layer is that of a block image: convert it in the directory where that image was converted",
+            });
+        }
         let device = device.into_inner();
         let own = places_of(&tree, &contents);
 
@@ -234,6 +241,11 @@ impl Device<'_, '_> {
         self.buffer = buffer;
         copied
     }
+}
+
+/// Returns whether a layer is one that was converted already: a tar with nothing but a blob.
+fn is_blob(tree: &Tree) -> bool {
+    tree.len() == 2 && tree.resolve(BLOB_NAME).is_some()
 }
 
 /// Reads until the buffer is full or nothing comes any more; returns how much there is.

@@ -205,6 +205,19 @@ impl Layout {
         Ok(write(&self.record_path(chain, options), &bytes)?)
     }
 
+    /// Stores the record of a layer under another chain ID of it, unless it is there.
+    pub(super) fn keep_too(
+        &self,
+        chain: Digest,
+        options: &ConvertOptions,
+        record: &ChainRecord,
+    ) -> Result<(), ConvertError> {
+        match self.record_path(chain, options).exists() {
+            true => Ok(()),
+            false => self.keep(chain, options, record),
+        }
+    }
+
     /// Makes the directory where a layer may be fetched to.
     pub(super) fn scratch(&self) -> Result<Scratch, ConvertError> {
         let path = self.dir.join(INCOMING);

@@ -223,6 +223,13 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
         self.inner.info()
     }
 
+    fn grow(&self, size: u64) -> Result<(), DeviceError> {
+        if self.works() {
+            return self.inner.grow(size);
+        }
+        Err(self.device_error("growing on purpose in vain"))
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         if self.works() {
             return self.inner.read_at(offset, buf);

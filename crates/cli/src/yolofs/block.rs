@@ -5,6 +5,7 @@ mod convert;
 mod export;
 mod manage;
 pub(crate) mod plan;
+mod resize;
 mod verify;
 
 pub(super) use export::BackgroundArg;
@@ -47,6 +48,7 @@ enum BlockCommand {
     Commit(manage::CommitArgs),
     Restack(manage::RestackArgs),
     Gc(manage::GcArgs),
+    Resize(resize::ResizeArgs),
     Verify(verify::VerifyArgs),
     Plan(plan::PlanArgs),
     Prewarm(plan::PrewarmArgs),
@@ -67,6 +69,7 @@ pub(super) fn run(
         BlockCommand::Commit(args) => manage::commit(args),
         BlockCommand::Restack(args) => manage::restack(args),
         BlockCommand::Gc(args) => manage::collect(args),
+        BlockCommand::Resize(args) => resize::run(args, run_dir),
         BlockCommand::Verify(args) => verify::run(args),
         BlockCommand::Plan(args) => plan::run(args, store),
         BlockCommand::Prewarm(args) => plan::prewarm(args, store),

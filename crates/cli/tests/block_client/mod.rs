@@ -5,7 +5,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Bytes of the device, and of each write.
@@ -28,7 +28,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Connects to the device at `socket`.
+    /// Connects to the device at `socket`, and waits until it has: QEMU connects again what was connected before, and
+    /// gives up if the first server dies during the handshake.
     pub(crate) fn start(socket: &Path) -> Self {
         let options = format!(
             "driver=raw,file.driver=nbd,file.server.type=unix,file.server.path={},file.reconnect-delay=90",
@@ -51,14 +52,16 @@ impl Writer {
             }
         });
         let commands = program.stdin.take();
-        Self {
+        let mut writer = Self {
             program,
             commands,
             said,
             written: vec![0; DEVICE],
             number: 0,
             waiting: 0,
-        }
+        };
+        writer.flush();
+        writer
     }
 
     fn command(&mut self, command: &str) {
@@ -88,8 +91,7 @@ impl Writer {
         // Answered after the flush.
         self.command("read 0 512");
         loop {
-            let line = self.said.recv_timeout(PATIENCE);
-            let line = line.expect("an answer of the device in time");
+            let line = self.next_line();
             assert!(!line.contains("failed"), "{line}");
             if line.contains(&format!("wrote {PIECE}/{PIECE}")) {
                 self.waiting -= 1;
@@ -99,6 +101,16 @@ impl Writer {
             }
         }
         assert_eq!(self.waiting, 0, "writes that were not answered");
+    }
+
+    fn next_line(&mut self) -> String {
+        match self.said.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("no answer of the device in time"),
+            Err(RecvTimeoutError::Disconnected) => {
+                panic!("the client ended: {:?}", self.program.wait())
+            }
+        }
     }
 
     /// Ends it in order, and returns what is on the device.

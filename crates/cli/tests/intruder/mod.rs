@@ -150,6 +150,7 @@ fn confine(who: As, run_dir: &Path) {
         layers,
         cache,
         store,
+        rings: false,
     }))
     .unwrap();
 }

@@ -244,11 +244,16 @@ pub(crate) const NEVER: Group = group! {
     SYS_ptrace; SYS_process_vm_readv; SYS_process_vm_writev; SYS_pidfd_getfd; SYS_pivot_root;
     SYS_chroot; SYS_unshare; SYS_open_by_handle_at; SYS_swapon; SYS_swapoff; SYS_quotactl;
     SYS_init_module; SYS_finit_module; SYS_delete_module; SYS_kexec_load; SYS_kexec_file_load;
-    SYS_bpf; SYS_perf_event_open; SYS_userfaultfd; SYS_io_uring_setup; SYS_io_uring_enter;
-    SYS_io_uring_register; SYS_keyctl; SYS_add_key; SYS_request_key; SYS_reboot; SYS_syslog;
-    SYS_acct; SYS_setuid; SYS_setgid; SYS_setresuid; SYS_setresgid; SYS_setreuid; SYS_setregid;
+    SYS_bpf; SYS_perf_event_open; SYS_userfaultfd; SYS_keyctl; SYS_add_key; SYS_request_key;
+    SYS_reboot; SYS_syslog; SYS_acct; SYS_setuid; SYS_setgid; SYS_setresuid; SYS_setresgid; SYS_setreuid; SYS_setregid;
     SYS_setgroups; SYS_sethostname; SYS_setdomainname; SYS_settimeofday; SYS_clock_settime;
     SYS_clock_adjtime; SYS_adjtimex; SYS_personality;
+};
+
+/// What an intruder does where no ublk device is served.
+pub(crate) const RINGS: Group = group! {
+    "no filter sees the calls that are made by a ring":
+    SYS_io_uring_setup; SYS_io_uring_enter; SYS_io_uring_register;
 };
 
 /// What an intruder does where nothing is mounted, entered or copied.

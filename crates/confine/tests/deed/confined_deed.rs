@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use confine::{
-    Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted, calls,
+    Capability, Confinement, Files, Identity, Ports, Programs, Reads, Rings, Set, Unlisted, calls,
     capabilities,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -38,7 +38,7 @@ fn main() {
             };
             files.confine().unwrap();
         }
-        calls::deny_intrusion(programs).unwrap();
+        calls::deny_intrusion(programs, Rings::Never).unwrap();
         return tell((deed.act)(&place));
     }
     let confinement = Confinement {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use blockimages::{CONFIG_NAME, DeviceConfig, LowerConfig};
+use blockimages::{CONFIG_NAME, DeviceConfig, LowerConfig, unpacked_lower};
 use blocks::Digest;
 use node_api::client::{CallError, NodeClient};
 use node_api::device::{DeviceKind, DeviceSpec, DeviceView};
@@ -154,14 +154,15 @@ impl NodeBlockImages {
 
     /// Describes an image for the node, and returns whether it was not described like this before.
     fn describe(&self, image: &Path, layers: &[BlockDir]) -> anyhow::Result<bool> {
-        let mut config = config_of(layers);
+        let mut config = config_of(layers)?;
         let known = DeviceConfig::read(image).ok();
         if known.is_some_and(|(known, _)| known.lowers == config.lowers) {
             return Ok(false);
         }
         if let Some(top) = layers.iter().find(|one| one.layer.blobs.is_some()) {
             config.repo_blob_url = self.whence.with_port(&top.name, config.repo_blob_url);
-            config.manifest = self.whence.manifest_of(&top.name, &config.digests());
+            let blobs: Vec<_> = layers.iter().rev().map(|one| one.layer.digest).collect();
+            config.manifest = self.whence.manifest_of(&top.name, &blobs);
         }
         write_config(image, &config)?;
         Ok(true)
@@ -215,23 +216,26 @@ fn write_config(image: &Path, config: &DeviceConfig) -> anyhow::Result<()> {
 
 /// Returns the configuration of an image with these layers, the nearest first. All blobs are read from the repository
 /// of the topmost layer that was not downloaded: an image has all its layers in one.
-fn config_of(layers: &[BlockDir]) -> DeviceConfig {
+fn config_of(layers: &[BlockDir]) -> anyhow::Result<DeviceConfig> {
     let mut blobs = layers.iter().filter_map(|one| one.layer.blobs.clone());
-    let lowers = layers.iter().rev().map(|one| LowerConfig {
-        dir: one.dir.display().to_string(),
-        digest: one
-            .layer
-            .digest
-            .map(|digest| digest.to_string())
-            .unwrap_or_default(),
-        size: one.layer.size,
-        ..LowerConfig::default()
+    let lowers = layers.iter().rev().map(|one| match &one.layer.target {
+        Some(target) => Ok(unpacked_lower(&one.dir, target)?),
+        None => Ok(LowerConfig {
+            dir: one.dir.display().to_string(),
+            digest: one
+                .layer
+                .digest
+                .map(|digest| digest.to_string())
+                .unwrap_or_default(),
+            size: one.layer.size,
+            ..LowerConfig::default()
+        }),
     });
-    DeviceConfig {
+    Ok(DeviceConfig {
+        lowers: lowers.collect::<anyhow::Result<_>>()?,
         repo_blob_url: blobs.next().unwrap_or_default(),
-        lowers: lowers.collect(),
         ..DeviceConfig::default()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -248,13 +252,14 @@ mod tests {
             layer: BlockLayer {
                 digest: Some(Digest([number; 32])),
                 size: 4096,
+                target: None,
                 blobs: blobs.map(str::to_owned),
             },
             dir: PathBuf::from(format!("/root/snapshots/{number}/fs")),
         };
         let of = "https://registry/v2/app/blobs";
         let layers = [layer(3, None), layer(2, Some(of)), layer(1, Some("other"))];
-        let config = config_of(&layers);
+        let config = config_of(&layers).unwrap();
         assert_eq!(config.repo_blob_url, of);
         let digests: Vec<_> = config.digests().into_iter().flatten().collect();
         assert_eq!(digests, [1, 2, 3].map(|number| Digest([number; 32])));
@@ -263,5 +268,34 @@ mod tests {
         write_config(dir.path(), &config).unwrap();
         assert_eq!(DeviceConfig::read(dir.path()).unwrap().0, config);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn metadata_that_lead_elsewhere_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Digest([9; 32]);
+        let config = || {
+            config_of(&[BlockDir {
+                id: SnapshotId(1),
+                name: "default/1/chain".to_owned(),
+                layer: BlockLayer {
+                    digest: Some(Digest([1; 32])),
+                    size: 4096,
+                    target: Some(target),
+                    blobs: Some("https://registry/v2/app/blobs".to_owned()),
+                },
+                dir: dir.path().to_owned(),
+            }])
+        };
+        let [metadata, index] = ["erofs.fs.meta", "gzip.meta"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink("/etc/shadow", &metadata).unwrap();
+        std::fs::write(&index, "").unwrap();
+        config().unwrap_err();
+        std::fs::remove_file(&metadata).unwrap();
+        std::fs::write(&metadata, "").unwrap();
+        let found = config().unwrap();
+        assert_eq!(found.lowers[0].file, metadata.to_str().unwrap());
+        assert_eq!(found.lowers[0].gzip_index, index.to_str().unwrap());
+        assert_eq!(found.digests(), [Some(target)]);
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use blockimages::{CONFIG_NAME, DeviceConfig};
 use bootstore::store::{block_plans, make_block_plans};
-use confine::{Capability, Files, Ports, Programs, Reads, Sockets};
+use confine::{Capability, Files, Ports, Programs, Reads, Rings, Sockets};
 use node_api::image::ImageSpec;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,9 @@ pub struct ImageNeeds {
     /// The store of boot images, of which only the directory of plans is written to.
     #[serde(default)]
     pub store: Option<PathBuf>,
+    /// Whether it serves ublk devices, whose requests come by io_uring.
+    #[serde(default)]
+    pub rings: bool,
 }
 
 impl ImageNeeds {
@@ -49,6 +52,14 @@ impl ImageNeeds {
             layers,
             cache,
             store: keeps_plans.then(|| store.to_owned()),
+            rings: false,
+        }
+    }
+
+    const fn rings(&self) -> Rings {
+        match self.rings {
+            true => Rings::Used,
+            false => Rings::Never,
         }
     }
 
@@ -108,13 +119,13 @@ pub fn image_worker(needs: Option<&ImageNeeds>) -> anyhow::Result<()> {
     let Some(needs) = needs else {
         let keep = [&SERVING[..], &[Capability::CAP_DAC_OVERRIDE]].concat();
         return confine::capabilities::keep_only(&keep)
-            .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+            .and_then(|()| confine::calls::deny_intrusion(Programs::Never, Rings::Never))
             .context(CONFINING);
     };
     needs.make_dirs()?;
     confine::capabilities::keep_only(&IMAGES)
         .and_then(|()| needs.files(Vec::new()).confine())
-        .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+        .and_then(|()| confine::calls::deny_intrusion(Programs::Never, needs.rings()))
         .and_then(|()| confine::calls::deny_mounting(needs.sockets()))
         .context(CONFINING)
 }
@@ -134,7 +145,7 @@ pub fn image_daemon(run_dir: &Path, needs: Option<&ImageNeeds>) -> anyhow::Resul
     let own = vec![run_dir.to_owned(), FUSE.into(), READAHEAD.into()];
     confine::capabilities::keep_only(&keep)
         .and_then(|()| needs.files(own).confine())
-        .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+        .and_then(|()| confine::calls::deny_intrusion(Programs::Never, Rings::Never))
         .context("confining the daemon")
 }
 

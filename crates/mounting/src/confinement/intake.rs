@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use confine::{Capability, Files, Ports, Programs, Reads};
+use confine::{Capability, Files, Ports, Programs, Reads, Rings};
 
 use super::is_off;
 use node_api::nic_needs::NAMES;
@@ -117,7 +117,7 @@ impl Intake {
         };
         confine::capabilities::keep_only(self.rights.capabilities())
             .and_then(|()| files.confine())
-            .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+            .and_then(|()| confine::calls::deny_intrusion(Programs::Never, Rings::Never))
             .context("confining the command")
     }
 }

@@ -2,6 +2,7 @@
 
 use node_api::bodies::BootBody;
 use node_api::bodies::PrewarmBody;
+use node_api::bodies::ResizeBody;
 use node_api::bodies::UpgradeBody;
 
 use hyper::StatusCode;
@@ -135,6 +136,13 @@ pub(super) fn detach(context: &ApiContext, call: &Call) -> Result<HttpResponse, 
     call.plain()?;
     context.node.detach(call.id()?)?;
     Ok(nothing(StatusCode::NO_CONTENT))
+}
+
+pub(super) fn resize(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
+    call.no_query()?;
+    let ResizeBody { size } = call.body()?;
+    let device = context.node.resize(call.id()?, size)?;
+    Ok(json(StatusCode::OK, &device))
 }
 
 pub(super) fn keep_plan(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {

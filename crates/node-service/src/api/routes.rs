@@ -65,6 +65,12 @@ pub(super) static ROUTES: &[Route] = &[
         requests::detach,
     ),
     route(
+        Method::PUT,
+        "/v1/devices/{id}/size",
+        Pace::Change,
+        requests::resize,
+    ),
+    route(
         Method::POST,
         "/v1/devices/{id}/plan",
         Pace::Change,

@@ -7,14 +7,15 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
+use blockexport::ublk::{Channel, UblkConfig};
 use blockexport::{Counts, Export, Place};
 use blocks::DeviceAccess;
 use devices::{Images, OpenedImage, Opening, exporter};
 use parking_lot::Mutex;
 
 use super::prepare::Refusal;
-use crate::wire::Fault;
-use node_api::device::{DeviceSpec, DeviceStatus};
+use crate::wire::{DeviceQueues, Fault, OpenedDevice, WorkerResponse};
+use node_api::device::{DeviceKind, DeviceSpec, DeviceStatus};
 
 /// All devices, by name.
 #[derive(Debug)]
@@ -34,9 +35,11 @@ enum Slot {
 struct ServedDevice {
     spec: DeviceSpec,
     opened: OpenedImage,
-    /// For a node that has lost its own.
-    socket: UnixListener,
-    /// None when it is being ended.
+    /// For a node that has lost its own. A block device of the machine has none.
+    socket: Option<UnixListener>,
+    /// What tells the image of a block device from others.
+    identity: Option<String>,
+    /// None when it is being ended, and of a block device that the node has not made yet.
     export: Mutex<Option<Box<dyn Export>>>,
 }
 
@@ -58,33 +61,34 @@ impl ServedDevices {
         }
     }
 
-    /// Serves a device from now on. One that is served already is served on.
+    /// Serves a device at its socket from now on, or opens the image of a block device. One that is served already is
+    /// served on.
     ///
     /// # Errors
     /// If its image cannot be opened, or somebody else writes to it.
     pub(super) fn attach(
         &self,
         spec: DeviceSpec,
-        socket: OwnedFd,
-    ) -> Result<DeviceStatus, Refusal> {
+        socket: Option<OwnedFd>,
+    ) -> Result<WorkerResponse, Refusal> {
         let name = spec.name.clone();
         match self.slots.lock().entry(name.clone()) {
             Entry::Vacant(slot) => _ = slot.insert(Slot::Taken),
             Entry::Occupied(slot) => match slot.get() {
-                Slot::Served(served) if served.spec == spec => return Ok(served.status()),
+                Slot::Served(served) if served.spec == spec => return Ok(served.answer()),
                 _ => {
                     let twice = anyhow!("the device {name} is being attached or detached already");
                     return Err(Refusal::new(Fault::Conflict, twice));
                 }
             },
         }
-        let served = self.serve(spec, socket.into());
+        let served = self.serve(spec, socket.map(UnixListener::from));
         let mut slots = self.slots.lock();
         match served {
             Ok(served) => {
-                let status = served.status();
+                let answer = served.answer();
                 slots.insert(name, Slot::Served(Arc::new(served)));
-                Ok(status)
+                Ok(answer)
             }
             Err(error) => {
                 slots.remove(&name);
@@ -93,7 +97,11 @@ impl ServedDevices {
         }
     }
 
-    fn serve(&self, spec: DeviceSpec, socket: UnixListener) -> anyhow::Result<ServedDevice> {
+    fn serve(
+        &self,
+        spec: DeviceSpec,
+        socket: Option<UnixListener>,
+    ) -> anyhow::Result<ServedDevice> {
         let access = match spec.writable {
             true => DeviceAccess::ReadWrite,
             false => DeviceAccess::ReadOnly,
@@ -104,15 +112,76 @@ impl ServedDevices {
             &spec.store,
             (access, Opening::First),
         )?;
-        let listener = socket.try_clone().context("sharing the socket")?;
-        let place = Place::handed(&spec.at, listener).context("taking the socket")?;
-        let export = exporter(&spec)?.serve(place, Arc::clone(&opened.device));
+        let (mut identity, mut export) = (None, None);
+        match spec.kind {
+            DeviceKind::Ublk => {
+                identity = Some(devices::identity(&spec.image, &*opened.device)?);
+            }
+            _ => {
+                let socket = socket.as_ref().context("the socket is missing")?;
+                let listener = socket.try_clone().context("sharing the socket")?;
+                let place = Place::handed(&spec.at, listener).context("taking the socket")?;
+                let served = exporter(&spec)?.serve(place, Arc::clone(&opened.device));
+                export = Some(served.context("exporting")?);
+            }
+        }
         Ok(ServedDevice {
-            export: Mutex::new(Some(export.context("exporting")?)),
+            export: Mutex::new(export),
+            identity,
             spec,
             opened,
             socket,
         })
+    }
+
+    /// Answers the requests of a block device whose image was opened.
+    ///
+    /// # Errors
+    /// If it is not open here, or answered already, or the kernel refuses.
+    pub(super) fn serve_queues(
+        &self,
+        queues: DeviceQueues,
+        file: OwnedFd,
+    ) -> Result<DeviceStatus, Refusal> {
+        let DeviceQueues {
+            name,
+            number,
+            queues,
+            depth,
+        } = queues;
+        let channel = Channel {
+            file: file.into(),
+            id: number,
+            queues,
+            depth,
+        };
+        let served = self.get(&name)?;
+        if served.export.lock().is_some() {
+            let twice = anyhow!("the requests of {name} are answered already");
+            return Err(Refusal::new(Fault::Conflict, twice));
+        }
+        let device = Arc::clone(&served.opened.device);
+        let export = blockexport::ublk::serve(channel, device, &UblkConfig::default());
+        *served.export.lock() = Some(export.context("opening its queues")?);
+        Ok(served.status())
+    }
+
+    /// Makes a device larger.
+    ///
+    /// # Errors
+    /// If it is not served here, would become smaller, or cannot be written to.
+    pub(super) fn grow(&self, name: &str, size: u64) -> Result<DeviceStatus, Refusal> {
+        let served = self.get(name)?;
+        devices::grow(&*served.opened.device, size)
+            .map_err(|error| Refusal::new(Fault::Invalid, error))?;
+        Ok(served.status())
+    }
+
+    fn get(&self, name: &str) -> Result<Arc<ServedDevice>, Refusal> {
+        match self.slots.lock().get(name) {
+            Some(Slot::Served(served)) => Ok(Arc::clone(served)),
+            _ => Err(unknown(name)),
+        }
     }
 
     /// Ends a device: what is in flight is done, and what was written is made durable.
@@ -144,7 +213,8 @@ impl ServedDevices {
     pub(super) fn socket(&self, name: &str) -> Result<OwnedFd, Refusal> {
         match self.slots.lock().get(name) {
             Some(Slot::Served(served)) => {
-                let socket = served.socket.try_clone();
+                let socket = served.socket.as_ref().ok_or_else(|| unknown(name))?;
+                let socket = socket.try_clone();
                 Ok(socket.context("sharing the socket").map(OwnedFd::from)?)
             }
             _ => Err(unknown(name)),
@@ -172,6 +242,17 @@ fn unknown(name: &str) -> Refusal {
 }
 
 impl ServedDevice {
+    /// Returns what the node is told of it.
+    fn answer(&self) -> WorkerResponse {
+        match &self.identity {
+            Some(identity) => WorkerResponse::Opened(OpenedDevice {
+                info: self.opened.device.info(),
+                identity: identity.clone(),
+            }),
+            None => WorkerResponse::Attached(self.status()),
+        }
+    }
+
     fn status(&self) -> DeviceStatus {
         let counts = self.export.lock().as_ref().map(|export| export.counts());
         let Counts {

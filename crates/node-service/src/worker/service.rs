@@ -142,8 +142,14 @@ impl WorkerContext {
                     WorkerResponse::Kept(self.mounts.get(&id)?.keep_plan()?)
                 }
                 WorkerRequest::Attach(spec) => {
-                    let socket = only(beside, "to accept clients from")?;
-                    WorkerResponse::Attached(self.devices.attach(*spec, socket)?)
+                    self.devices.attach(*spec, beside.into_iter().next())?
+                }
+                WorkerRequest::ServeQueues(queues) => {
+                    let file = only(beside, "to get requests from")?;
+                    WorkerResponse::Attached(self.devices.serve_queues(queues, file)?)
+                }
+                WorkerRequest::Grow { name, size } => {
+                    WorkerResponse::Attached(self.devices.grow(&name, size)?)
                 }
                 WorkerRequest::Detach { name } => {
                     self.devices.detach(&name)?;
@@ -159,14 +165,20 @@ impl WorkerContext {
         // Unwind safety: the locks are parking_lot's, which do not poison, and what they guard is
         // changed in one step each. A boot image that makes us panic must not end other mounts.
         let answered = catch_unwind(AssertUnwindSafe(answer));
-        let answered = answered.unwrap_or_else(|_| {
-            let why = anyhow!("the worker panicked on this request: see its log");
-            Err(Refusal::new(Fault::Failed, why))
-        });
-        answered.unwrap_or_else(|Refusal { fault, error }| {
-            let why = format!("{error:#}");
-            (WorkerResponse::Refused { fault, why }, Handed::Nothing)
-        })
+        let answered = answered.unwrap_or_else(|_| Err(panicked()));
+        answered.unwrap_or_else(|refusal| (refused(&refusal), Handed::Nothing))
+    }
+}
+
+fn panicked() -> Refusal {
+    let why = anyhow!("the worker panicked on this request: see its log");
+    Refusal::new(Fault::Failed, why)
+}
+
+fn refused(Refusal { fault, error }: &Refusal) -> WorkerResponse {
+    WorkerResponse::Refused {
+        fault: *fault,
+        why: format!("{error:#}"),
     }
 }
 

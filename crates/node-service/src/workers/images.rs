@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use mounting::confinement::ImageNeeds;
-use node_api::device::DeviceSpec;
+use node_api::device::{DeviceKind, DeviceSpec};
 use node_api::image::ImageSpec;
 use node_api::spec::MountSpec;
 use node_records::company::Company;
@@ -40,7 +40,9 @@ impl<'a> Served<'a> {
             }
             Self::Device(spec) => {
                 let (image, options) = (&spec.image, &spec.options);
-                Some(ImageNeeds::of(image, options, &spec.store, spec.writable))
+                let needs = ImageNeeds::of(image, options, &spec.store, spec.writable);
+                let rings = spec.kind == DeviceKind::Ublk;
+                Some(ImageNeeds { rings, ..needs })
             }
         }
     }
@@ -66,16 +68,43 @@ pub(crate) fn told() -> anyhow::Result<Option<ImageNeeds>> {
         .with_context(|| format!("reading {NEEDS_ENV}"))
 }
 
-/// Returns whether a worker that an earlier node has started may write to layers of any image: it was told so, or
-/// nothing, as by an earlier release.
-pub(super) fn may_write_anywhere(pid: u32) -> bool {
-    let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let mut variables = variables.split(|byte| *byte == 0);
-    let told = variables.find_map(|variable| {
-        let text = variable.strip_prefix(NEEDS_ENV.as_bytes())?;
-        serde_json::from_slice::<ImageNeeds>(text.strip_prefix(b"=")?).ok()
-    });
-    told.is_none_or(|needs| needs.layers == everywhere())
+/// What workers of images may have beyond the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rights {
+    /// To write to layers of any image.
+    pub writes: bool,
+    /// To serve block devices of the machine.
+    pub rings: bool,
+}
+
+impl Rights {
+    fn needed(needs: &ImageNeeds) -> Self {
+        Self {
+            writes: !needs.layers.is_empty(),
+            rings: needs.rings,
+        }
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self {
+            writes: self.writes || other.writes,
+            rings: self.rings || other.rings,
+        }
+    }
+
+    /// Returns those of a worker that an earlier node has started: it was told so; or nothing, as by an earlier release.
+    pub(super) fn of(pid: u32) -> Self {
+        let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let mut variables = variables.split(|byte| *byte == 0);
+        let told = variables.find_map(|variable| {
+            let text = variable.strip_prefix(NEEDS_ENV.as_bytes())?;
+            serde_json::from_slice::<ImageNeeds>(text.strip_prefix(b"=")?).ok()
+        });
+        Self {
+            writes: (told.as_ref()).is_none_or(|needs| needs.layers == everywhere()),
+            rings: told.is_some_and(|needs| needs.rings),
+        }
+    }
 }
 
 /// Returns the place of layers that are not known yet.
@@ -84,43 +113,51 @@ fn everywhere() -> Vec<PathBuf> {
 }
 
 impl Pool {
-    /// Returns the variable for a worker that is to be started for an image with these needs, and whether it writes to
-    /// layers of any image. One that shares its cache with images that are written to serves images later whose places
-    /// are not known yet.
+    /// Returns the variable for a worker that is to be started for an image with these needs, and its rights. One that
+    /// shares its cache with images that are written to serves images later whose places are not known yet.
     ///
     /// # Errors
     /// If a path is not UTF-8.
     pub(super) fn image_settings(
         &self,
         needs: Option<ImageNeeds>,
-    ) -> anyhow::Result<(Option<(&'static str, OsString)>, bool)> {
+    ) -> anyhow::Result<(Option<(&'static str, OsString)>, Rights)> {
         let Some(mut needs) = needs else {
-            return Ok((None, false));
+            return Ok((None, Rights::default()));
         };
-        let cache = needs.cache.as_ref();
-        let is_written = cache.is_some_and(|cache| self.written.lock().contains(cache));
-        if is_written {
+        let shared = needs.cache.as_ref();
+        let shared = shared.and_then(|cache| self.rights.lock().get(cache).copied());
+        let rights = shared.unwrap_or_default();
+        if rights.writes {
             needs.layers = everywhere();
         }
-        Ok((Some(variable(&needs)?), is_written))
+        needs.rings |= rights.rings;
+        Ok((Some(variable(&needs)?), rights))
     }
 
-    /// Has images that are written to served with this cache from now on: a worker that may not write to layers is
-    /// replaced, once.
-    pub(super) fn allow_writing(&self, company: &Company, needs: Option<&ImageNeeds>) {
-        let needs = needs.filter(|needs| !needs.layers.is_empty());
-        let Some(cache) = needs.and_then(|needs| needs.cache.as_ref()) else {
+    /// Has all images with the cache of these needs served with what they take from now on: a worker that may not do
+    /// it is replaced, once.
+    pub(super) fn allow(&self, company: &Company, needs: Option<&ImageNeeds>) {
+        let Some((cache, needs)) = needs.and_then(|needs| Some((needs.cache.as_ref()?, needs)))
+        else {
             return;
         };
-        if !self.written.lock().insert(cache.clone()) {
-            return;
-        }
+        let rights = {
+            let mut known = self.rights.lock();
+            let known = known.entry(cache.clone()).or_default();
+            let rights = known.and(Rights::needed(needs));
+            if *known == rights {
+                return;
+            }
+            *known = rights;
+            rights
+        };
         // Nobody starts another one meanwhile that may not.
         let _one_at_a_time = self.starting.lock();
         for worker in self.all() {
-            if worker.company == *company && !worker.writes {
+            if worker.company == *company && worker.rights.and(rights) != worker.rights {
                 log::info!(
-                    "worker {} is replaced by one that writes to layers of images with the cache {}",
+                    "worker {} is replaced by one with the rights that images with the cache {} take now: {rights:?}",
                     worker.process.pid,
                     cache.display()
                 );
@@ -142,16 +179,25 @@ mod tests {
     #[test]
     fn what_a_worker_was_told_is_read_back() {
         // Nothing was told to this process.
-        assert!(may_write_anywhere(std::process::id()));
+        let all = Rights {
+            writes: true,
+            rings: false,
+        };
+        assert_eq!(Rights::of(std::process::id()), all);
         assert_eq!(told().unwrap(), None);
         let cache = PathBuf::from("/cache");
-        let needs = |layers| ImageNeeds {
-            layers,
-            cache: Some(cache.clone()),
-            store: None,
-        };
-        for (layers, anywhere) in [(Vec::new(), false), (everywhere(), true)] {
-            let (name, value) = variable(&needs(layers)).unwrap();
+        for (layers, writes, rings) in [
+            (Vec::new(), false, false),
+            (Vec::new(), false, true),
+            (everywhere(), true, false),
+        ] {
+            let needs = ImageNeeds {
+                layers,
+                cache: Some(cache.clone()),
+                store: None,
+                rings,
+            };
+            let (name, value) = variable(&needs).unwrap();
             let mut other = std::process::Command::new("cat");
             let other = other.env(name, value).stdin(Stdio::piped());
             let mut other = other.stdout(Stdio::piped()).spawn().unwrap();
@@ -159,7 +205,7 @@ mod tests {
             let (mut ask, mut answer) = (other.stdin.take().unwrap(), other.stdout.take().unwrap());
             ask.write_all(b"?").unwrap();
             answer.read_exact(&mut [0]).unwrap();
-            assert_eq!(may_write_anywhere(other.id()), anywhere);
+            assert_eq!(Rights::of(other.id()), Rights { writes, rings });
             drop(ask);
             other.wait().unwrap();
         }

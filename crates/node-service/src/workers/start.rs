@@ -70,7 +70,7 @@ impl Pool {
             // It writes to images and caches of any user.
             Company::OfImages(_) => Some("--images".to_owned()),
         };
-        let (images, writes) = self.image_settings(images)?;
+        let (images, rights) = self.image_settings(images)?;
         let mut command = Command::new(program);
         command
             .arg("--run-dir")
@@ -105,7 +105,7 @@ impl Pool {
             Ok(started) => {
                 let pid = child.id();
                 let process = ProcessRef { pid, started };
-                let kind = (company, writes);
+                let kind = (company, rights);
                 let worker = Worker::new(process, &self.run_dir, kind, Some(child))?;
                 if let Some(spec) = mount
                     && let Err(error) = worker.connect_for(spec)

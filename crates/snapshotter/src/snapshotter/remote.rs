@@ -33,6 +33,16 @@ impl<L: Lowers> State<L> {
         let Some(mut layer) = layer_of(labels)? else {
             return Ok(None);
         };
+        if let Some(blob) = layer.digest.filter(|_| layer.target.is_some()) {
+            layer.blobs = blocks.blobs_of(key, &blob);
+            if layer.blobs.is_none() {
+                return Err(SnapshotError::BadBlockLayer {
+                    digest: blob.to_string(),
+                    why: "it refers to data in a registry, and it is not known which".to_owned(),
+                });
+            }
+            return Ok(Some(layer));
+        }
         let is_stacked_later = parent.is_none() && labels.contains_key(STACKED_LATER);
         let takes = |unpacker: &Arc<dyn Unpacker>| unpacker.takes_read_only_for_unpacked();
         if is_stacked_later && !self.unpacker.as_ref().is_some_and(takes) {

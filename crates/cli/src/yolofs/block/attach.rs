@@ -25,7 +25,7 @@ const NOT_FOUND: u16 = 404;
 pub(in crate::yolofs) struct AttachArgs {
     #[command(flatten)]
     image: ImageArg,
-    /// What the device is called; or with a `/` where its socket is, or its directory with --mount
+    /// What the device is called; or with a `/` where its socket or the link to it is, or its directory with --mount
     /// [default place: below the run directory]
     #[arg(value_name = "NAME|PATH")]
     name: PathBuf,
@@ -35,8 +35,11 @@ pub(in crate::yolofs) struct AttachArgs {
     /// Serve vhost-user-blk on a unix socket
     #[arg(long, conflicts_with = "nbd")]
     vhost_user: bool,
+    /// Make a block device of this machine, and a symbolic link to it (Linux 6.9, the module ublk_drv)
+    #[arg(long, conflicts_with_all = ["nbd", "vhost_user"])]
+    ublk: bool,
     /// Mount a directory whose file `disk` is the device, to read only
-    #[arg(long, conflicts_with_all = ["nbd", "vhost_user", "writable"])]
+    #[arg(long, conflicts_with_all = ["nbd", "vhost_user", "ublk", "writable"])]
     mount: bool,
     /// Mount the EROFS of the image here, too
     #[arg(long, value_name = "DIR", requires = "mount")]
@@ -72,10 +75,11 @@ pub(super) fn attach(
 }
 
 fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::Result<DeviceSpec> {
-    let kind = match (args.vhost_user, args.mount) {
-        (true, _) => DeviceKind::VhostUser,
-        (_, true) => DeviceKind::File,
-        (false, false) => DeviceKind::Nbd,
+    let kind = match (args.vhost_user, args.ublk, args.mount) {
+        (true, _, _) => DeviceKind::VhostUser,
+        (_, true, _) => DeviceKind::Ublk,
+        (_, _, true) => DeviceKind::File,
+        (false, false, false) => DeviceKind::Nbd,
     };
     let (name, at) = name_and_place(&args.name, kind, run_dir)?;
     let image = args.image.path();
@@ -116,7 +120,7 @@ fn name_and_place(
     if text.contains('/') {
         let at = match kind {
             DeviceKind::File => canonical(said)?,
-            DeviceKind::Nbd | DeviceKind::VhostUser => in_canonical_dir(said)?,
+            DeviceKind::Nbd | DeviceKind::VhostUser | DeviceKind::Ublk => in_canonical_dir(said)?,
         };
         return Ok((RunDir::id_of(&at), at));
     }
@@ -124,6 +128,7 @@ fn name_and_place(
     let file = match kind {
         DeviceKind::File => format!("{text}.mnt"),
         DeviceKind::Nbd | DeviceKind::VhostUser => format!("{text}.sock"),
+        DeviceKind::Ublk => format!("{text}.dev"),
     };
     Ok((text.to_owned(), run_dir.path().join("devices").join(file)))
 }
@@ -136,7 +141,7 @@ fn canonical(dir: &Path) -> anyhow::Result<PathBuf> {
 /// Returns the path of a file that may not be there yet.
 fn in_canonical_dir(path: &Path) -> anyhow::Result<PathBuf> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-        bail!("{} is no path of a socket", path.display());
+        bail!("{} is no path of a socket or link", path.display());
     };
     Ok(canonical(dir)?.join(name))
 }
@@ -237,7 +242,7 @@ fn line(device: &DeviceView) -> String {
 }
 
 /// Says what to do when there is no node.
-fn with_advice(error: CallError) -> anyhow::Error {
+pub(super) fn with_advice(error: CallError) -> anyhow::Error {
     match error {
         CallError::Nobody(socket) => anyhow::anyhow!(
             "no node listens on {}: start it (yolofs node), or serve the image yourself (yolofs block export)",
@@ -266,6 +271,8 @@ mod tests {
             (&*name, at),
             ("web", run_dir.path().join("devices/web.mnt"))
         );
+        let (_, at) = place("web", DeviceKind::Ublk).unwrap();
+        assert_eq!(at, run_dir.path().join("devices/web.dev"));
         for hostile in ["..", ".", "-x", "a b", ""] {
             place(hostile, DeviceKind::Nbd).unwrap_err();
         }
