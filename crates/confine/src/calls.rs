@@ -80,10 +80,15 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
     let killing: &[&[Call]] = match set {
         Set::Serve | Set::ServeAndAsk | Set::ServeAndConnect | Set::ServeAndCall => &[
             lists::NEVER.calls,
+            lists::RINGS.calls,
             lists::ENGINE.calls,
             lists::PROGRAMS.calls,
         ],
-        Set::Mount => &[lists::NEVER.calls, lists::PROGRAMS.calls],
+        Set::Mount => &[
+            lists::NEVER.calls,
+            lists::RINGS.calls,
+            lists::PROGRAMS.calls,
+        ],
     };
     // The strictest of all filters decides, so the order does not matter. Each is a program of
     // its own because a program has one answer for what it lists and one for the rest.
@@ -108,8 +113,10 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
 /// Whether a process executes programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Programs {
-    /// It does.
+    /// It does, and these are killed for the same calls.
     Executed,
+    /// It executes programs of others, which are refused what they may try at their start with `ENOSYS`.
+    OfOthers,
     /// It does not, and is killed if it tries.
     Never,
 }
@@ -120,9 +127,17 @@ pub enum Programs {
 /// # Errors
 /// As [`allow_only`].
 pub fn deny_intrusion(programs: Programs) -> Result<(), ConfineError> {
+    if programs == Programs::OfOthers {
+        refuse(&[lists::RINGS.calls])?;
+    }
     let denied: &[&[Call]] = match programs {
-        Programs::Executed => &[lists::NEVER.calls],
-        Programs::Never => &[lists::NEVER.calls, lists::PROGRAMS.calls],
+        Programs::Executed => &[lists::NEVER.calls, lists::RINGS.calls],
+        Programs::OfOthers => &[lists::NEVER.calls],
+        Programs::Never => &[
+            lists::NEVER.calls,
+            lists::RINGS.calls,
+            lists::PROGRAMS.calls,
+        ],
     };
     apply(&program(
         denied,
@@ -140,8 +155,8 @@ pub enum Sockets {
     OfNetwork,
 }
 
-/// Makes mounting and the like kill the process, in addition to [`deny_intrusion`], and has other sockets than these
-/// refused with `ENOSYS`, with all threads that it has and will have.
+/// Makes mounting and the like kill the process, in addition to [`deny_intrusion`], and has other sockets than these, and
+/// changes of modes and owners by names, refused with `ENOSYS`, with all threads that it has and will have.
 ///
 /// # Errors
 /// As [`allow_only`].
@@ -150,14 +165,24 @@ pub fn deny_mounting(sockets: Sockets) -> Result<(), ConfineError> {
         Sockets::Given => &[lists::ANY_SOCKET.calls, lists::DATAGRAM_PAIR.calls],
         Sockets::OfNetwork => &[lists::NAME_CACHE.calls, lists::DATAGRAM_PAIR.calls],
     };
-    apply(&program(
-        refused,
-        SeccompAction::Errno(Errno::ENOSYS as u32),
-        SeccompAction::Allow,
-    )?)?;
+    refuse(refused)?;
+    refuse(&[
+        lists::MODES.calls,
+        #[cfg(target_arch = "x86_64")]
+        lists::OLDER_MODES.calls,
+    ])?;
     apply(&program(
         &[lists::ENGINE.calls],
         SeccompAction::KillProcess,
+        SeccompAction::Allow,
+    )?)
+}
+
+/// Has calls fail with `ENOSYS`.
+fn refuse(calls: &[&[Call]]) -> Result<(), ConfineError> {
+    apply(&program(
+        calls,
+        SeccompAction::Errno(Errno::ENOSYS as u32),
         SeccompAction::Allow,
     )?)
 }
@@ -224,12 +249,18 @@ mod tests {
 
     #[test]
     fn every_list_compiles() {
-        let killing = [&lists::NEVER, &lists::ENGINE, &lists::PROGRAMS];
+        let killing = [
+            &lists::NEVER,
+            &lists::RINGS,
+            &lists::ENGINE,
+            &lists::PROGRAMS,
+        ];
         let allowed = lists::SERVE.iter().chain(lists::MOUNT);
         let refused = [
             &lists::NAME_CACHE,
             &lists::ANY_SOCKET,
             &lists::DATAGRAM_PAIR,
+            &lists::MODES,
         ];
         let local = [&[&lists::CONNECT, &lists::CALL][..], &refused].concat();
         for group in allowed.chain(lists::ASK).chain(&local).chain(&killing) {
@@ -257,7 +288,12 @@ mod tests {
 
     #[test]
     fn no_call_is_in_two_lists() {
-        let always = [&lists::REPLACED, &lists::NEVER, &lists::PROGRAMS];
+        let always = [
+            &lists::REPLACED,
+            &lists::NEVER,
+            &lists::RINGS,
+            &lists::PROGRAMS,
+        ];
         // Who mounts makes some calls of a list that kills others.
         for groups in [
             [lists::SERVE, &[&lists::ENGINE]].concat(),

@@ -236,17 +236,36 @@ pub(crate) const REPLACED: Group = group! {
     SYS_clone3;
 };
 
+/// Changes of files that the process has not opened, which Landlock does not govern.
+pub(crate) const MODES: Group = group! {
+    "modes, owners and attributes of files by their names":
+    SYS_fchmodat; FCHMODAT2; SYS_fchownat; SYS_setxattr; SYS_lsetxattr; SYS_removexattr;
+    SYS_lremovexattr; SETXATTRAT; REMOVEXATTRAT;
+};
+
+/// The older forms of these.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const OLDER_MODES: Group = group! {
+    "the same":
+    SYS_chmod; SYS_chown; SYS_lchown;
+};
+
 /// What only an intruder does, wherever.
 pub(crate) const NEVER: Group = group! {
     "other processes, another root or user, the kernel itself, keys and clocks":
     SYS_ptrace; SYS_process_vm_readv; SYS_process_vm_writev; SYS_pidfd_getfd; SYS_pivot_root;
     SYS_chroot; SYS_unshare; SYS_open_by_handle_at; SYS_swapon; SYS_swapoff; SYS_quotactl;
     SYS_init_module; SYS_finit_module; SYS_delete_module; SYS_kexec_load; SYS_kexec_file_load;
-    SYS_bpf; SYS_perf_event_open; SYS_userfaultfd; SYS_io_uring_setup; SYS_io_uring_enter;
-    SYS_io_uring_register; SYS_keyctl; SYS_add_key; SYS_request_key; SYS_reboot; SYS_syslog;
-    SYS_acct; SYS_setuid; SYS_setgid; SYS_setresuid; SYS_setresgid; SYS_setreuid; SYS_setregid;
+    SYS_bpf; SYS_perf_event_open; SYS_userfaultfd; SYS_keyctl; SYS_add_key; SYS_request_key;
+    SYS_reboot; SYS_syslog; SYS_acct; SYS_setuid; SYS_setgid; SYS_setresuid; SYS_setresgid; SYS_setreuid; SYS_setregid;
     SYS_setgroups; SYS_sethostname; SYS_setdomainname; SYS_settimeofday; SYS_clock_settime;
     SYS_clock_adjtime; SYS_adjtimex; SYS_personality;
+};
+
+/// What only an intruder does in our own code. Programs of others try it, and can do without.
+pub(crate) const RINGS: Group = group! {
+    "calls that no filter sees":
+    SYS_io_uring_setup; SYS_io_uring_enter; SYS_io_uring_register;
 };
 
 /// What an intruder does where nothing is mounted, entered or copied.
@@ -265,8 +284,11 @@ pub(crate) const PROGRAMS: Group = group! {
 
 // The same numbers on all processors; libc does not have them yet.
 const CACHESTAT: i64 = 451;
+const FCHMODAT2: i64 = 452;
+const SETXATTRAT: i64 = 463;
 const GETXATTRAT: i64 = 464;
 const LISTXATTRAT: i64 = 465;
+const REMOVEXATTRAT: i64 = 466;
 pub(crate) const AF_UNIX: u64 = libc::AF_UNIX.unsigned_abs() as u64;
 const AF_INET: u64 = libc::AF_INET.unsigned_abs() as u64;
 const AF_INET6: u64 = libc::AF_INET6.unsigned_abs() as u64;
