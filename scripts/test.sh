@@ -34,6 +34,21 @@ step cargo xtask layers
 step cargo xtask size
 step cargo xtask flags
 step cargo xtask links
+# Known vulnerabilities of what comes into the build, where their database or a copy of it can be had.
+database=https://github.com/RustSec/advisory-db
+copy=.cache/advisory-db
+advisories() { GIT_TERMINAL_PROMPT=0 timeout 120 git "$@" >/dev/null 2>&1; }
+unchecked=
+if advisories -C "$copy" pull --depth 1 --rebase || advisories clone --depth 1 "$database" "$copy"; then
+    step cargo xtask deps --advisories "$copy"
+elif [ -d "$copy/crates" ]; then
+    step cargo xtask deps --advisories "$copy"
+    unchecked="advisories that are newer than the copy in $copy, because $database cannot be reached"
+else
+    step cargo xtask deps
+    unchecked="known vulnerabilities of dependencies, because $database cannot be reached"
+fi
+[ -z "$unchecked" ] || say "NOT CHECKED: $unchecked"
 step cargo check --quiet -p yolofs # with nothing above it in the build
 step cargo check --quiet -p cli    # and this as a user gets it: no feature that only tests ask for
 # musl has other types in places; what calls the C library directly shows that first.
@@ -54,3 +69,4 @@ wait "$engines" || die "today's engines could not be built: $(tail -5 .cache/eng
 # crates at once, so that each is built once; unprivileged tests are those of `cargo test`, and among these.
 step cargo xtask test --json target/suite.json
 step scripts/conformance.sh # with what the tests have built
+[ -z "$unchecked" ] || say "NOT CHECKED: $unchecked"

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 mod circles;
+mod deps;
 mod dist;
 mod flags;
 mod ladder;
@@ -30,6 +31,8 @@ struct Args {
 enum Chore {
     /// Fail where a crate imports what it must not, escapes the workspace's lints, or is in no list of crates
     Layers,
+    /// Fail where what comes into the build breaks a rule of deny.toml, or an advisory applies to it
+    Deps(deps::Options),
     /// Show which modules import each other in circles
     Circles,
     /// Fail where a message of a library names a flag of the command line
@@ -66,6 +69,7 @@ fn main() -> anyhow::Result<()> {
             named::check(&workspace::root()?, &packages)?;
             circles::check(&packages)
         }
+        Chore::Deps(options) => deps::check(&workspace::root()?, &options),
         Chore::Circles => circles::report(&workspace::load()?),
         Chore::Flags => flags::check(&workspace::load()?),
         Chore::Links => links::check(&workspace::root()?),

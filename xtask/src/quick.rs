@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::{circles, flags, ladder, links, size, workspace};
+use crate::{circles, deps, flags, ladder, links, size, workspace};
 
 /// Ordered by how soon they fail.
 const STEPS: &[&[&str]] = &[
@@ -30,6 +30,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let root = workspace::root()?;
     size::check(&root)?;
     links::check(&root)?;
+    deps::check(&root, &deps::Options::default())?;
     for step in STEPS {
         let shown = step.join(" ");
         println!("ci: cargo {shown}");

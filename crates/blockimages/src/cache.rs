@@ -140,11 +140,7 @@ impl BlobCache {
     /// # Errors
     /// If it cannot be made or read, or another process owns it.
     pub fn open(dir: &Path, config: CacheConfig) -> Result<Arc<Self>, ImageError> {
-        // What is fetched may be for some users only, and who could make files here would have them written.
-        private::keep(dir).map_err(file("making the cache", dir))?;
-        let (dir, _) = trusted::open_own_dir(dir).map_err(file("using the cache", dir))?;
-        let lock = dir.join("lock");
-        let opened = private::open_or_create(&lock).map_err(file("opening", &lock))?;
+        let (dir, opened) = Self::make_with_lock(dir)?;
         let locked = Flock::lock(opened, FlockArg::LockExclusiveNonblock);
         let lock = locked.map_err(|_| ImageError::CacheInUse(dir.clone()))?;
         let mut order = Order::default();
@@ -169,6 +165,23 @@ impl BlobCache {
             fetchers: Mutex::default(),
             _lock: lock,
         }))
+    }
+
+    /// Makes a directory, for this user and for a process that becomes another one and keeps the right to write to it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn make(dir: &Path) -> Result<(), ImageError> {
+        Self::make_with_lock(dir).map(drop)
+    }
+
+    fn make_with_lock(dir: &Path) -> Result<(PathBuf, File), ImageError> {
+        // What is fetched may be for some users only, and who could make files here would have them written.
+        private::keep(dir).map_err(file("making the cache", dir))?;
+        let (dir, _) = trusted::open_own_dir(dir).map_err(file("using the cache", dir))?;
+        let lock = dir.join("lock");
+        let opened = private::open_or_create(&lock).map_err(file("opening", &lock))?;
+        Ok((dir, opened))
     }
 
     /// Opens a blob, which devices may share.

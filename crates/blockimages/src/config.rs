@@ -179,6 +179,24 @@ impl DeviceConfig {
             .collect()
     }
 
+    /// Returns the files of its sealed layers that are on this machine; relative names are within `base`.
+    #[must_use]
+    pub fn read_places(&self, base: &Path) -> Vec<PathBuf> {
+        let mut places = Vec::new();
+        for lower in &self.lowers {
+            if let Place::Local(path) = lower.place(base) {
+                places.push(path);
+            }
+            let others = [&lower.target_file, &lower.gzip_index].into_iter();
+            places.extend(
+                others
+                    .filter(|name| !name.is_empty())
+                    .map(|name| base.join(name)),
+            );
+        }
+        places
+    }
+
     /// Returns the writable layer; one without files counts as none, as in overlaybd.
     #[must_use]
     pub fn writable(&self) -> Option<&UpperConfig> {

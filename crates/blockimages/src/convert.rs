@@ -22,7 +22,7 @@ use lsmt::{BlobOptions, Compression, Wrapper};
 use oci::LayerBlob;
 
 pub use chain::chain_id;
-pub use disk::{ConvertedDisk, convert_disk};
+pub use disk::{ConvertedDisk, convert_disk, is_qcow2};
 pub use error::ConvertError;
 pub use filesystem::FileSystem;
 pub(crate) use layout::write as write_file;

@@ -188,9 +188,13 @@ impl BlockDevice for LayeredDevice {
     fn extents(&self, range: Range<u64>, limit: usize) -> Result<Vec<DeviceExtent>, DeviceError> {
         self.info()
             .check_range("telling extents of an image", &range)?;
-        let end = range
-            .end
-            .min(range.start.saturating_add(EXTENTS_WINDOW_BYTES));
+        let window = range.start.saturating_add(EXTENTS_WINDOW_BYTES);
+        // A device may claim to have half an exabyte, and be a hole.
+        let hole = match &self.layers {
+            Layers::Sealed(stack) => stack.next_defined(range.start).unwrap_or(range.end),
+            Layers::Writable(_) => range.start,
+        };
+        let end = range.end.min(window.max(hole));
         let extents = match &self.layers {
             Layers::Sealed(stack) => stack.extents(range.start..end),
             Layers::Writable(upper) => upper.image().extents(range.start..end),

@@ -78,7 +78,8 @@ pub fn unpacked_lower(dir: &Path, target: &Digest) -> Result<LowerConfig, ImageE
 fn copy_files(tar_gz: impl Read, dir: &Path) -> io::Result<Vec<&'static str>> {
     let mut tar = tar::Archive::new(GzDecoder::new(tar_gz).take(TAR_MAX));
     let mut found = Vec::new();
-    for (number, entry) in tar.entries()?.enumerate() {
+    // As they are: a header that renames the next file may have gigabytes, which would be read into memory.
+    for (number, entry) in tar.entries()?.raw(true).enumerate() {
         let mut entry = entry?;
         if number == FILES_MAX {
             return Err(invalid("it has too many files"));
@@ -180,9 +181,10 @@ mod tests {
             header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
             header.set_entry_type(*kind);
             header.set_link_name("/etc/passwd").unwrap();
-            header.set_size(if kind.is_file() { 3 } else { 0 });
+            let has_content = kind.is_file() || kind.is_gnu_longname();
+            header.set_size(if has_content { 3 } else { 0 });
             header.set_cksum();
-            tar.append(&header, &b"abc"[..if kind.is_file() { 3 } else { 0 }])
+            tar.append(&header, &b"abc"[..if has_content { 3 } else { 0 }])
                 .unwrap();
         }
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
@@ -228,6 +230,19 @@ mod tests {
             (&*lower.file, &*lower.gzip_index),
             ("erofs.fs.meta", GZIP_INDEX)
         );
+    }
+
+    #[test]
+    fn headers_that_rename_a_file_are_not_heeded() {
+        let bytes = packed(&[
+            ("ext4.fs.meta", EntryType::Regular),
+            // The next one is called "abc", and again as it is.
+            ("././@LongLink", EntryType::GNULongName),
+            (GZIP_INDEX, EntryType::Regular),
+        ]);
+        let (lower, names) = unpacked(&bytes).unwrap();
+        assert_eq!(lower.gzip_index, GZIP_INDEX);
+        assert_eq!(names, ["ext4.fs.meta", GZIP_INDEX, "packed", "to"]);
     }
 
     #[test]

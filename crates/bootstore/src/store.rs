@@ -156,6 +156,19 @@ impl StoreSettings {
         let is_there = store.is_there().context("looking for the store")?;
         Ok(is_there.then_some(store))
     }
+
+    /// Makes the directory for plans of block images, as [`make_block_plans`] does.
+    ///
+    /// # Errors
+    /// If the store cannot be used.
+    pub fn make_block_plans(&self) -> anyhow::Result<()> {
+        let dir = block_plans(&self.dir);
+        if dir.is_dir() {
+            return Ok(());
+        }
+        self.open()?.make().context("making the store")?;
+        rawio::private::make_dir(&dir).with_context(|| format!("making {}", dir.display()))
+    }
 }
 
 /// Returns the directory of a store that has the plans of starts of block images.
@@ -170,13 +183,7 @@ pub fn block_plans(store: &Path) -> PathBuf {
 /// # Errors
 /// If the store cannot be used.
 pub fn make_block_plans(store: &Path) -> anyhow::Result<()> {
-    let dir = block_plans(store);
-    if dir.is_dir() {
-        return Ok(());
-    }
-    let store = StoreSettings::to_read(store.to_owned()).open()?;
-    store.make().context("making the store")?;
-    rawio::private::make_dir(&dir).with_context(|| format!("making {}", dir.display()))
+    StoreSettings::to_read(store.to_owned()).make_block_plans()
 }
 
 /// Writes an image beside the store's own files, so that it is on the same disk, and adds it.

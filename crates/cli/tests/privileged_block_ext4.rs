@@ -216,3 +216,100 @@ fn privileged_block_a_machine_boots_from_an_ext4_and_writes_to_it() {
     let copy = fs::read(at.join("data/more/copy")).unwrap();
     assert_eq!(copy, fs::read(at.join("data/4")).unwrap());
 }
+
+/// An EROFS of one directory, which has itself in it; `change` makes it lie.
+fn forged_erofs(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut disk = vec![0; 1 << 20];
+    let mut put = |at: usize, bytes: &[u8]| disk[at..at + bytes.len()].copy_from_slice(bytes);
+    // The superblock: blocks of 4 KiB, the root is inode 1 of block 1.
+    put(1024, &0xe0f5_e1e2_u32.to_le_bytes());
+    put(1024 + 12, &[12]);
+    put(1024 + 14, &1_u16.to_le_bytes());
+    put(1024 + 16, &1_u64.to_le_bytes());
+    put(1024 + 36, &256_u32.to_le_bytes());
+    put(1024 + 40, &1_u32.to_le_bytes());
+    // The inode: a directory of one block, which is the third.
+    let names = b"...loop";
+    let inode = 4096 + 32;
+    put(inode + 4, &0o40755_u16.to_le_bytes());
+    put(inode + 6, &2_u16.to_le_bytes());
+    put(
+        inode + 8,
+        &u32::try_from(36 + names.len()).unwrap().to_le_bytes(),
+    );
+    put(inode + 16, &2_u32.to_le_bytes());
+    put(inode + 20, &1_u32.to_le_bytes());
+    for (number, name) in (0_u16..).zip([36_u16, 37, 39]) {
+        let entry = 8192 + usize::from(number) * 12;
+        put(entry, &1_u64.to_le_bytes());
+        put(entry + 8, &name.to_le_bytes());
+        put(entry + 10, &[2]);
+    }
+    put(8192 + 36, names);
+    change(&mut disk);
+    disk
+}
+
+/// The kernel reads them; whoever serves one is there to say so, and goes on.
+#[test]
+fn privileged_block_a_file_system_that_lies_is_refused_or_read_with_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let [disk, export_at, mounted] = ["disk.raw", "export", "mounted"].map(at);
+    fs::create_dir(&export_at).unwrap();
+    fs::create_dir(&mounted).unwrap();
+    let put = |disk: &mut [u8], at: usize, number: u32| {
+        disk[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    };
+    let mut ext4 = vec![0; 1 << 20];
+    ext4[1080..1082].copy_from_slice(&0xef53_u16.to_le_bytes());
+    for (number, lie) in [
+        forged_erofs(|disk| put(disk, 1024 + 40, u32::MAX)),
+        forged_erofs(|disk| put(disk, 1024 + 12, 0xff)),
+        forged_erofs(|disk| disk[4096..8192].fill(0)),
+        ext4,
+    ]
+    .iter()
+    .enumerate()
+    {
+        fs::write(&disk, lie).unwrap();
+        let mut export = yolofs();
+        export.args(["block", "export", arg(&disk), "--mount", arg(&export_at)]);
+        let said = export.args(["--erofs", arg(&mounted)]).output().unwrap();
+        let why = String::from_utf8_lossy(&said.stderr);
+        assert_eq!(said.status.code(), Some(1), "{number}: {why}");
+        assert!(
+            why.contains("mounting the file system of the image"),
+            "{number}: {why}"
+        );
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(
+            !table.contains(arg(dir.path())),
+            "{number}: it left a mount"
+        );
+    }
+    // A directory that is in itself, and one that is longer than the disk.
+    for lie in [
+        forged_erofs(|_| {}),
+        forged_erofs(|disk| put(disk, 4096 + 32 + 8, u32::MAX)),
+        forged_erofs(|disk| put(disk, 4096 + 32 + 16, u32::MAX - 1)),
+    ] {
+        fs::write(&disk, lie).unwrap();
+        let server = export(&[
+            arg(&disk),
+            "--mount",
+            arg(&export_at),
+            "--erofs",
+            arg(&mounted),
+        ]);
+        let mut find = Command::new("timeout");
+        let found = find.args(["60", "find", arg(&mounted)]).output().unwrap();
+        let said = String::from_utf8_lossy(&found.stderr);
+        assert_eq!(found.status.code(), Some(1), "{said}");
+        assert!(found.stdout.len() < 1 << 16);
+        let pid = nix::unistd::Pid::from_raw(server.0.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        let mut server = server;
+        assert!(server.0.wait().unwrap().code().is_some());
+    }
+}

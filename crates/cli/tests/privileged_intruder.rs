@@ -212,6 +212,7 @@ fn privileged_a_worker_of_block_images_has_its_files_only() {
             ("connect", &docker, "", UNKNOWN),
             ("connect", &run_dir.join("node.sock"), "", UNKNOWN),
             ("forge", &docker, "1", UNKNOWN),
+            ("open", &PathBuf::from("/etc/shadow"), "", UNKNOWN),
         ] {
             assert_eq!(
                 does(what, place, whose),
@@ -225,27 +226,60 @@ fn privileged_a_worker_of_block_images_has_its_files_only() {
             assert_eq!(by, Some(Signal::SIGSYS as i32), "{who:?} {what}");
         }
     }
-    // The node's own is such a worker.
-    let disk = lab.path("disk.raw");
-    fs::write(&disk, vec![7; 1 << 20]).unwrap();
-    lab::ok(lab.yolofs().args(["block", "attach"]).arg(&disk).arg("vm"));
-    let listed = lab::json(lab.yolofs().args(["block", "status", "--json"]));
-    let status = fs::read_to_string(format!("/proc/{}/status", listed[0]["pid"])).unwrap();
-    let line = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.unwrap().trim().to_owned()
-    };
-    assert_eq!(
-        (line("Seccomp:"), line("NoNewPrivs:")),
-        ("2".into(), "1".into())
-    );
-    let capabilities = u64::from_str_radix(&line("CapEff:"), 16).unwrap();
-    assert_eq!(
-        capabilities & (1 << 21),
-        0,
-        "CAP_SYS_ADMIN of {capabilities:x}"
-    );
+    the_workers_of_a_node_are_such(&lab);
     drop(service);
+}
+
+fn the_workers_of_a_node_are_such(lab: &Lab) {
+    // One that reads, and one that keeps what it fetches.
+    let (disk, cache) = (lab.path("disk.raw"), lab.path("fetched"));
+    fs::write(&disk, vec![7; 1 << 20]).unwrap();
+    let image = lab.make_dir("image");
+    let layer = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lsmt/tests/vectors/B1.obd");
+    fs::copy(layer, image.join("B1.obd")).unwrap();
+    fs::write(
+        image.join("config.v1.json"),
+        r#"{"lowers":[{"file":"B1.obd"}]}"#,
+    )
+    .unwrap();
+    let attach = |image: &Path, name: &str, flags: &[&str]| {
+        let mut attach = lab.yolofs();
+        lab::ok(
+            attach
+                .args(["block", "attach"])
+                .arg(image)
+                .arg(name)
+                .args(flags),
+        );
+    };
+    attach(&disk, "read", &[]);
+    attach(&image, "kept", &["--cache", cache.to_str().unwrap()]);
+    let listed = lab::json(lab.yolofs().args(["block", "status", "--json"]));
+    for device in listed.as_array().unwrap() {
+        let status = fs::read_to_string(format!("/proc/{}/status", device["pid"])).unwrap();
+        // CAP_DAC_READ_SEARCH and CAP_IPC_LOCK; CAP_DAC_OVERRIDE where it writes.
+        let capabilities = match device["name"].as_str().unwrap() {
+            "read" => "0000000000004004",
+            _ => "0000000000004006",
+        };
+        for expected in [
+            "Uid:\t65534\t65534\t65534\t65534\n".to_owned(),
+            "Groups:\t \n".to_owned(),
+            format!("CapPrm:\t{capabilities}\n"),
+            format!("CapEff:\t{capabilities}\n"),
+            format!("CapBnd:\t{capabilities}\n"),
+            "NoNewPrivs:\t1\n".to_owned(),
+            "Seccomp:\t2\n".to_owned(),
+        ] {
+            assert!(status.contains(&expected), "{expected}\n{status}");
+        }
+    }
+    // What it left in its cache is of use to root's own commands, and theirs to it.
+    lab::ok(lab.yolofs().args(["block", "detach", "kept"]));
+    let mut verify = lab.yolofs();
+    let verify = verify.args(["block", "verify"]).arg(&image);
+    lab::ok(verify.arg("--cache").arg(&cache));
+    attach(&image, "again", &["--cache", cache.to_str().unwrap()]);
 }
 
 fn privileged_the_worker_that_asks_a_service_has_its_files_and_port_only() {

@@ -124,6 +124,8 @@ pub enum Programs {
 pub enum Rings {
     /// It does. What it has a ring do is seen by no filter of system calls.
     Used,
+    /// Programs of others that it executes may try, are refused with `ENOSYS`, and do without.
+    Refused,
     /// It does not, and is killed if it tries.
     Never,
 }
@@ -138,8 +140,10 @@ pub fn deny_intrusion(programs: Programs, rings: Rings) -> Result<(), ConfineErr
     if programs == Programs::Never {
         denied.push(lists::PROGRAMS.calls);
     }
-    if rings == Rings::Never {
-        denied.push(lists::RINGS.calls);
+    match rings {
+        Rings::Used => {}
+        Rings::Refused => refuse(&[lists::RINGS.calls])?,
+        Rings::Never => denied.push(lists::RINGS.calls),
     }
     apply(&program(
         &denied,
@@ -157,8 +161,8 @@ pub enum Sockets {
     OfNetwork,
 }
 
-/// Makes mounting and the like kill the process, in addition to [`deny_intrusion`], and has other sockets than these
-/// refused with `ENOSYS`, with all threads that it has and will have.
+/// Makes mounting and the like kill the process, in addition to [`deny_intrusion`], and has other sockets than these, and
+/// changes of modes and owners by names, refused with `ENOSYS`, with all threads that it has and will have.
 ///
 /// # Errors
 /// As [`allow_only`].
@@ -167,14 +171,24 @@ pub fn deny_mounting(sockets: Sockets) -> Result<(), ConfineError> {
         Sockets::Given => &[lists::ANY_SOCKET.calls, lists::DATAGRAM_PAIR.calls],
         Sockets::OfNetwork => &[lists::NAME_CACHE.calls, lists::DATAGRAM_PAIR.calls],
     };
-    apply(&program(
-        refused,
-        SeccompAction::Errno(Errno::ENOSYS as u32),
-        SeccompAction::Allow,
-    )?)?;
+    refuse(refused)?;
+    refuse(&[
+        lists::MODES.calls,
+        #[cfg(target_arch = "x86_64")]
+        lists::OLDER_MODES.calls,
+    ])?;
     apply(&program(
         &[lists::ENGINE.calls],
         SeccompAction::KillProcess,
+        SeccompAction::Allow,
+    )?)
+}
+
+/// Has calls fail with `ENOSYS`.
+fn refuse(calls: &[&[Call]]) -> Result<(), ConfineError> {
+    apply(&program(
+        calls,
+        SeccompAction::Errno(Errno::ENOSYS as u32),
         SeccompAction::Allow,
     )?)
 }
@@ -256,6 +270,7 @@ mod tests {
             &lists::NAME_CACHE,
             &lists::ANY_SOCKET,
             &lists::DATAGRAM_PAIR,
+            &lists::MODES,
         ];
         let local = [&[&lists::CONNECT, &lists::CALL][..], &refused].concat();
         for group in allowed.chain(lists::ASK).chain(&local).chain(&killing) {

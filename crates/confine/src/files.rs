@@ -32,8 +32,8 @@ pub enum Reads {
     ContentBeneath(Vec<PathBuf>),
 }
 
-/// Which files may be opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Which files may be opened. By default none, and no port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// Paths for reading.
     pub reads: Reads,
@@ -43,6 +43,10 @@ pub struct Files {
     /// Beneath these paths, empty directories may be removed: for processes that remove their own in a shared
     /// parent.
     pub clears: Vec<PathBuf>,
+    /// Beneath these paths, files may be removed, and nothing else be done: for the socket of a process beside others.
+    pub removes: Vec<PathBuf>,
+    /// Paths for reading and executing: programs, and the libraries beside them. What is executed has the same access.
+    pub executes: Vec<PathBuf>,
     /// What may be done with TCP ports.
     pub ports: Ports,
 }
@@ -56,9 +60,21 @@ pub enum Ports {
     Opened(Vec<u16>),
 }
 
+impl Default for Reads {
+    fn default() -> Self {
+        Self::Beneath(Vec::new())
+    }
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self::Called(Vec::new())
+    }
+}
+
 impl Files {
-    /// Confines the calling thread, and all that it starts, to these files. It cannot execute programs,
-    /// use other ports, signal processes outside, or connect to abstract unix sockets of processes
+    /// Confines the calling thread, and all that it starts, to these files. It cannot execute other
+    /// programs, use other ports, signal processes outside, or connect to abstract unix sockets of processes
     /// outside.
     ///
     /// # Errors
@@ -89,7 +105,12 @@ impl Files {
         let rules = rules
             .add_rules(path_beneath_rules(places, read))?
             .add_rules(path_beneath_rules(&self.writes, read | change))?
-            .add_rules(path_beneath_rules(&self.clears, AccessFs::RemoveDir))?;
+            .add_rules(path_beneath_rules(&self.clears, AccessFs::RemoveDir))?
+            .add_rules(path_beneath_rules(&self.removes, AccessFs::RemoveFile))?
+            .add_rules(path_beneath_rules(
+                &self.executes,
+                (AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir) & governed,
+            ))?;
         let port = |port: &u16| Ok::<_, ConfineError>(NetPort::new(*port, access_net));
         let rules = rules.add_rules(ports.iter().map(port))?;
         let status = rules.restrict_self()?;

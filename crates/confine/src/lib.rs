@@ -16,16 +16,14 @@
 //! ```
 //! use std::fs;
 //!
-//! use confine::{Files, Ports, Reads};
+//! use confine::{Files, Reads};
 //!
 //! let dir = tempfile::tempdir()?;
 //! let own = dir.path().join("own");
 //! fs::write(&own, "mine")?;
 //! let files = Files {
 //!     reads: Reads::Beneath(vec![dir.path().to_owned()]),
-//!     writes: Vec::new(),
-//!     clears: Vec::new(),
-//!     ports: Ports::Called(Vec::new()),
+//!     ..Files::default()
 //! };
 //! // A thread is enough to see it; a process confines itself before it starts others.
 //! let confined = std::thread::spawn(move || {

@@ -148,8 +148,8 @@ fn a_process_with_threads_is_not_confined_by_halves() {
         files: Files {
             reads: Reads::All,
             writes: Vec::new(),
-            clears: Vec::new(),
             ports: Ports::Called(Vec::new()),
+            ..Files::default()
         },
         calls: Set::Serve,
         unlisted: Unlisted::Refused,

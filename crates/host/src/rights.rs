@@ -46,7 +46,8 @@ fn missing(is_root: bool, uid: u32, capabilities: Option<u64>) -> String {
     match (is_root, lacking.is_empty()) {
         (false, false) => format!("this takes root, and you are user {uid}: use sudo"),
         (true, false) => format!(
-            "you are root without {}: in a container, add these capabilities",
+            "you are root without {}: in a container, add these capabilities; a command gives them up itself before it \
+             reads what others made (YOLOFS_CONFINE=off shows whether that is why)",
             lacking.join(", ")
         ),
         (_, true) => "you have all capabilities that this takes: a security module (AppArmor, \

@@ -162,6 +162,12 @@ impl Stack {
         )
     }
 
+    /// Returns the first byte, at or after this one, that a layer has.
+    pub fn next_defined(&self, offset: u64) -> Option<u64> {
+        let next = self.index.within(offset / SECTOR..u64::MAX).next()?;
+        Some((next.offset() * SECTOR).max(offset))
+    }
+
     /// Returns what the bytes of a range are, in order and without gaps.
     pub fn extents(&self, range: Range<u64>) -> Vec<Extent> {
         let mut extents = Extents::new(range.start);

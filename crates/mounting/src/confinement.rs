@@ -10,6 +10,7 @@
 //!   not in the list.
 //! - `CAP_IPC_LOCK`: for `--lock`.
 
+mod block;
 mod images;
 mod intake;
 
@@ -21,6 +22,7 @@ use confine::{
     Capability, Confinement, Files, Identity, Ports, Programs, Reads, Rings, Set, Unlisted,
 };
 
+pub use block::{BlockAccess, block_mounted};
 pub use images::{ImageNeeds, image_daemon, image_daemon_mounted, image_worker};
 pub use intake::{Asks, Intake, Rights};
 use node_api::nic_needs::Needs;
@@ -79,8 +81,8 @@ pub fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
         files: Files {
             reads: Reads::All,
             writes: Vec::new(),
-            clears: Vec::new(),
             ports: Ports::Called(Vec::new()),
+            ..Files::default()
         },
         calls: Set::Serve,
         unlisted,
@@ -136,8 +138,8 @@ pub fn network_worker(network: Option<&Asking>) -> anyhow::Result<()> {
         files: Files {
             reads,
             writes: needs.writes.clone(),
-            clears: Vec::new(),
             ports: Ports::Called(needs.ports.clone()),
+            ..Files::default()
         },
         calls: match network.connections {
             Connections::Own => calls_of(needs),
@@ -190,8 +192,8 @@ pub fn before_mounting(
     let files = Files {
         reads: Reads::All,
         writes,
-        clears: Vec::new(),
         ports: Ports::Called(network.map_or_else(Vec::new, |needs| needs.ports.clone())),
+        ..Files::default()
     };
     files.confine().context("confining the daemon to its files")
 }
@@ -275,8 +277,8 @@ pub fn nicfetch(writes: Vec<PathBuf>, ports: Vec<u16>) -> anyhow::Result<()> {
     let files = Files {
         reads: Reads::All,
         writes,
-        clears: Vec::new(),
         ports: Ports::Opened(ports),
+        ..Files::default()
     };
     confine::capabilities::keep_only(&keep)
         .and_then(|()| files.confine())

@@ -83,7 +83,7 @@ fn confine(args: WorkerSettings) -> anyhow::Result<Connections> {
                     "the node is of an earlier release: the files of this worker are not confined"
                 );
             }
-            mounting::confinement::image_worker(told.as_ref())?;
+            mounting::confinement::image_worker(told.as_ref(), args.user)?;
             return Ok(Connections::Own);
         }
         WorkerKind::Network => {}

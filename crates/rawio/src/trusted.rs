@@ -21,6 +21,12 @@ const GROUP_WRITE: u32 = 0o020;
 /// The group of root, where it has one to itself.
 const ROOT_GROUP: u32 = 0;
 
+/// How a directory is opened.
+const DIRECTORY: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC);
+
 /// Opens a directory that no other user can replace, and returns it with its path without links. Others may make
 /// files in it if it has the sticky bit.
 ///
@@ -28,16 +34,18 @@ const ROOT_GROUP: u32 = 0;
 /// If it cannot be opened, or another user could replace it, or what is in it.
 pub fn open_dir(dir: &Path) -> io::Result<(PathBuf, OwnedFd)> {
     let path = dir.canonicalize()?;
-    let root = open_at(AT_FDCWD, Path::new("/"), ResolveFlag::empty())?;
+    // Landlock, which may not let this process list the directories on the way, governs no such descriptors.
+    let flags = DIRECTORY | OFlag::O_PATH;
+    let root = open_with(AT_FDCWD, Path::new("/"), flags, ResolveFlag::empty())?;
     let mut opened = check(root, Path::new("/"))?;
     let mut so_far = PathBuf::from("/");
+    let inside = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
     for name in path.components().skip(1) {
         so_far.push(name);
-        let inside = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
-        let next = open_at(&opened, Path::new(name.as_os_str()), inside)?;
+        let next = open_with(&opened, Path::new(name.as_os_str()), flags, inside)?;
         opened = check(next, &so_far)?;
     }
-    Ok((path, opened))
+    Ok((path, open_at(&opened, Path::new("."), inside)?))
 }
 
 /// Opens a directory as [`open_dir`] does in which nobody else may make files, either.
@@ -109,7 +117,15 @@ fn is_written_by_others(of: &std::fs::Metadata) -> bool {
 /// # Errors
 /// If there is none, or `resolve` forbids the way to it.
 pub fn open_at(dir: impl AsFd, name: &Path, resolve: ResolveFlag) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    open_with(dir, name, DIRECTORY, resolve)
+}
+
+fn open_with(
+    dir: impl AsFd,
+    name: &Path,
+    flags: OFlag,
+    resolve: ResolveFlag,
+) -> io::Result<OwnedFd> {
     let how = OpenHow::new().flags(flags).resolve(resolve);
     loop {
         match openat2(&dir, name, how) {

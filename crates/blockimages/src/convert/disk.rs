@@ -36,6 +36,14 @@ pub struct ConvertedDisk {
     pub device: u64,
 }
 
+/// Returns whether a disk is a qcow2, which `qemu-img` reads for [`convert_disk`].
+#[must_use]
+pub fn is_qcow2(disk: &Path) -> bool {
+    let mut magic = [0; QCOW2_MAGIC.len()];
+    let read = File::open(disk).and_then(|mut disk| disk.read_exact(&mut magic));
+    read.is_ok() && magic == QCOW2_MAGIC
+}
+
 /// Converts a raw disk, or a qcow2 by `qemu-img`, into the layout in `dir`, under the name `name`. The watch
 /// receives how much of the device is done.
 ///

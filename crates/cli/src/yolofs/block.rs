@@ -1,9 +1,11 @@
 //! `yolofs block`: layered block images and raw disks as devices.
 
+mod access;
 mod attach;
 mod convert;
 mod export;
 mod manage;
+mod mount_image;
 pub(crate) mod plan;
 mod resize;
 mod verify;
@@ -14,14 +16,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockimages::{
-    Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, OriginConfig, Start,
+    Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, DeviceConfig, OriginConfig, Start,
+    repository_of,
 };
 use blocks::{BlockDevice, DeviceAccess};
 use bootstore::store::StoreSettings;
 use clap::Subcommand;
 use devices::open::{is_image, open_image};
 use host::size::Size;
+use mounting::confinement::{Asks, BlockAccess};
 use oci::Reference;
+use oci::registry::RegistryConfig;
 use serde_json::Value;
 
 use crate::bootimg::registry::RegistryArgs;
@@ -52,6 +57,8 @@ enum BlockCommand {
     Verify(verify::VerifyArgs),
     Plan(plan::PlanArgs),
     Prewarm(plan::PrewarmArgs),
+    #[command(hide = true)]
+    MountImage(mount_image::MountImageArgs),
 }
 
 pub(super) fn run(
@@ -73,6 +80,7 @@ pub(super) fn run(
         BlockCommand::Verify(args) => verify::run(args),
         BlockCommand::Plan(args) => plan::run(args, store),
         BlockCommand::Prewarm(args) => plan::prewarm(args, store),
+        BlockCommand::MountImage(args) => mount_image::run(args),
     }
 }
 
@@ -122,18 +130,60 @@ impl ImageArg {
         path.map_or(&self.image, Path::new)
     }
 
+    /// Prepares for reading the image, while this process may still ask a program for a login, and make a directory.
+    fn prepare(&self) -> anyhow::Result<Prepared<'_>> {
+        let cache = self.cache.as_deref();
+        let cache = cache.filter(|_| is_image(self.path()));
+        let mut registry = None;
+        if let Some(dir) = cache {
+            BlobCache::make(dir)?;
+            let config = DeviceConfig::read(self.path()).ok();
+            let repository =
+                config.and_then(|(config, _)| repository_of(&config.repo_blob_url).ok());
+            registry = repository.map(|repository| self.login(&repository));
+        }
+        Ok(Prepared {
+            image: self,
+            cache,
+            registry,
+        })
+    }
+
+    /// Returns how a registry is talked to, or why not: it may be that nothing is fetched from it.
+    fn login(&self, repository: &Reference) -> Result<RegistryConfig, String> {
+        let config = self.registry.config(repository);
+        config.map_err(|error| format!("{error:#}"))
+    }
+}
+
+/// An image that can be opened by a confined process.
+struct Prepared<'a> {
+    image: &'a ImageArg,
+    /// The cache, if layers may be fetched.
+    cache: Option<&'a Path>,
+    /// How its registry is talked to, if it has one.
+    registry: Option<Result<RegistryConfig, String>>,
+}
+
+impl Prepared<'_> {
+    /// Returns what it takes to read it; `is_writable` is whether clients may write to a raw disk.
+    fn access(&self, is_writable: bool) -> BlockAccess {
+        let mut access = BlockAccess::to(self.image.path(), is_writable);
+        if let Some(cache) = self.cache {
+            access.writes.push(cache.to_owned());
+            access.asks = Asks::Registry;
+        }
+        access
+    }
+
     fn open(
-        &self,
+        self,
         access: DeviceAccess,
         background: Background,
         start: &Start,
     ) -> anyhow::Result<Opened> {
-        let path = self.path();
-        let blobs = match is_image(path) {
-            true => self.blobs(background)?,
-            false => None,
-        };
-        let (cache, blobs) = blobs.unzip();
+        let path = self.image.path();
+        let (cache, blobs) = self.blobs(background)?.unzip();
         let source = blobs.as_ref().map(|blobs| blobs as &dyn BlobSource);
         Ok(Opened {
             device: open_image(path, access, source, start)?,
@@ -144,34 +194,30 @@ impl ImageArg {
 
     /// Returns what fetches layers that are not here, if there is a cache.
     fn blobs(
-        &self,
+        self,
         background: Background,
     ) -> anyhow::Result<Option<(Arc<BlobCache>, CachedBlobs)>> {
-        let Some(dir) = &self.cache else {
+        let Some(dir) = self.cache else {
             return Ok(None);
         };
-        let cache = self.open_cache(dir)?;
-        let (registry, mirrors) = (self.registry.clone(), self.mirror.mirrors.clone());
-        let config = move |reference: &Reference| {
-            let config = registry.config(reference);
-            let registry = config.map_err(|error| std::io::Error::other(format!("{error:#}")))?;
-            let mirrors = mirrors.clone();
-            Ok(OriginConfig {
-                registry,
-                mirrors,
+        let limits = CacheConfig {
+            limit_bytes: self.image.cache_limit.0,
+            ..CacheConfig::default()
+        };
+        let cache = BlobCache::open(dir, limits)?;
+        let (registry, mirrors) = (self.registry, self.image.mirror.mirrors.clone());
+        // All layers of an image are in one repository.
+        let config = move |_: &Reference| match &registry {
+            Some(Ok(registry)) => Ok(OriginConfig {
+                registry: registry.clone(),
+                mirrors: mirrors.clone(),
                 logins: None,
-            })
+            }),
+            Some(Err(why)) => Err(std::io::Error::other(why.clone())),
+            None => Err(std::io::Error::other("the image names no registry")),
         };
         let blobs = CachedBlobs::of_registries(Arc::clone(&cache), background, config);
         Ok(Some((cache, blobs)))
-    }
-
-    fn open_cache(&self, dir: &Path) -> anyhow::Result<Arc<BlobCache>> {
-        let config = CacheConfig {
-            limit_bytes: self.cache_limit.0,
-            ..CacheConfig::default()
-        };
-        Ok(BlobCache::open(dir, config)?)
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct WorkerArgs {
     #[arg(long, conflicts_with_all = ["user", "images"])]
     network: bool,
     /// Serve block images
-    #[arg(long, conflicts_with = "user")]
+    #[arg(long)]
     images: bool,
 }
 

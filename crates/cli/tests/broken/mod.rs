@@ -1,6 +1,12 @@
 //! A process that is broken into: its own next instructions are exchanged for an attacker's, which make
 //! one system call with whatever the process has, and end it with what came of that.
 
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test uses its own part of it")]
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
@@ -23,6 +29,12 @@ pub(crate) enum Deed {
     Read,
     /// Executes a program.
     Execute,
+    /// Mounts something.
+    Mount,
+    /// Makes a socket to call whoever has a name on this machine.
+    Call,
+    /// Lets everybody read a file.
+    Open,
 }
 
 /// What came of it.
@@ -37,6 +49,8 @@ pub(crate) enum Came {
 
 /// Permissions or Landlock said no.
 pub(crate) const DENIED: Came = Came::Failed(libc::EACCES);
+/// There is no such call, says the list of system calls.
+pub(crate) const UNKNOWN: Came = Came::Failed(libc::ENOSYS);
 /// The list of system calls said no.
 pub(crate) const KILLED: Came = Came::Killed(libc::SIGSYS);
 
@@ -119,18 +133,25 @@ fn code(deed: Deed, path: &OsStr) -> Vec<u8> {
         Deed::Make => (libc::SYS_openat, libc::O_WRONLY | libc::O_CREAT),
         Deed::Read => (libc::SYS_openat, libc::O_RDONLY),
         Deed::Execute => (libc::SYS_execveat, 0),
+        Deed::Mount => (libc::SYS_mount, 0),
+        Deed::Call => (libc::SYS_socket, 0),
+        Deed::Open => (libc::SYS_fchmodat, 0o644),
+    };
+    let first = match deed {
+        Deed::Call => libc::AF_UNIX,
+        _ => libc::AT_FDCWD,
     };
     let number = i32::try_from(number).unwrap().to_le_bytes();
     let exit = i32::try_from(libc::SYS_exit_group).unwrap().to_le_bytes();
     let after: &[&[u8]] = &[
-        &[0x48, 0xc7, 0xc7], // mov rdi, AT_FDCWD
-        &libc::AT_FDCWD.to_le_bytes(),
+        &[0x48, 0xc7, 0xc7], // mov rdi, first
+        &first.to_le_bytes(),
         &[0xba], // mov edx, flags
         &flags.to_le_bytes(),
         &[0x41, 0xba], // mov r10d, mode; of a program, its environment, which it may lack
         &match deed {
-            Deed::Execute => 0_u32,
-            Deed::Make | Deed::Read => 0o600,
+            Deed::Make | Deed::Read => 0o600_u32,
+            _ => 0,
         }
         .to_le_bytes(),
         &[0x4d, 0x31, 0xc0], // xor r8, r8

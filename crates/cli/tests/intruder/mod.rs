@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -117,6 +118,8 @@ pub(crate) fn play() {
         "hand" | "let_go" | "close" => ask(&place, what, whose),
         "read" => fs::read(&place).map(|_| "done".to_owned()),
         "write" => fs::write(&place, "").map(|()| "done".to_owned()),
+        "open" => fs::set_permissions(&place, fs::Permissions::from_mode(0o644))
+            .map(|()| "done".to_owned()),
         "mount" => nix::mount::mount(
             Some("none"),
             &place,
@@ -146,21 +149,23 @@ fn confine(who: As, run_dir: &Path) {
     };
     let layers = vec![run_dir.join(LAYER)];
     let store = cache.as_ref().map(|_| run_dir.join(STORE));
-    image_worker(Some(&ImageNeeds {
+    let needs = ImageNeeds {
         layers,
         cache,
         store,
         rings: false,
-    }))
-    .unwrap();
+    };
+    image_worker(Some(&needs), Some(OTHER)).unwrap();
 }
+
+/// Who workers are that are not root.
+const OTHER: Identity = Identity {
+    uid: Uid::from_raw(65534),
+    gid: Gid::from_raw(65534),
+};
 
 /// As crates/mounting/src/confinement.rs confines workers.
 fn confined(who: As) -> Confinement {
-    let other = Identity {
-        uid: Uid::from_raw(65534),
-        gid: Gid::from_raw(65534),
-    };
     let (calls, ports) = match who {
         As::Worker | As::RootWorker => (Set::Serve, Vec::new()),
         As::Caller | As::RootCaller => (Set::ServeAndCall, Vec::new()),
@@ -176,13 +181,13 @@ fn confined(who: As) -> Confinement {
         reads = Reads::All;
     }
     Confinement {
-        identity: (!is_root).then_some(other),
+        identity: (!is_root).then_some(OTHER),
         capabilities,
         files: Files {
             reads,
             writes: Vec::new(),
-            clears: Vec::new(),
             ports: Ports::Called(ports),
+            ..Files::default()
         },
         calls,
         unlisted: Unlisted::Refused,

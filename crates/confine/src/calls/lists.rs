@@ -238,6 +238,20 @@ pub(crate) const REPLACED: Group = group! {
     SYS_clone3;
 };
 
+/// Changes of files that the process has not opened, which Landlock does not govern.
+pub(crate) const MODES: Group = group! {
+    "modes, owners and attributes of files by their names":
+    SYS_fchmodat; FCHMODAT2; SYS_fchownat; SYS_setxattr; SYS_lsetxattr; SYS_removexattr;
+    SYS_lremovexattr; SETXATTRAT; REMOVEXATTRAT;
+};
+
+/// The older forms of these.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const OLDER_MODES: Group = group! {
+    "the same":
+    SYS_chmod; SYS_chown; SYS_lchown;
+};
+
 /// What only an intruder does, wherever.
 pub(crate) const NEVER: Group = group! {
     "other processes, another root or user, the kernel itself, keys and clocks":
@@ -250,7 +264,7 @@ pub(crate) const NEVER: Group = group! {
     SYS_clock_adjtime; SYS_adjtimex; SYS_personality;
 };
 
-/// What an intruder does where no ublk device is served.
+/// What only an intruder does where no ublk device is served. Programs of others try it, and can do without.
 pub(crate) const RINGS: Group = group! {
     "no filter sees the calls that are made by a ring":
     SYS_io_uring_setup; SYS_io_uring_enter; SYS_io_uring_register;
@@ -272,9 +286,12 @@ pub(crate) const PROGRAMS: Group = group! {
 
 // The same numbers on all processors; libc does not have them yet.
 const CACHESTAT: i64 = 451;
-const OPEN_TREE_ATTR: i64 = 467;
+const FCHMODAT2: i64 = 452;
+const SETXATTRAT: i64 = 463;
 const GETXATTRAT: i64 = 464;
 const LISTXATTRAT: i64 = 465;
+const REMOVEXATTRAT: i64 = 466;
+const OPEN_TREE_ATTR: i64 = 467;
 pub(crate) const AF_UNIX: u64 = libc::AF_UNIX.unsigned_abs() as u64;
 const AF_INET: u64 = libc::AF_INET.unsigned_abs() as u64;
 const AF_INET6: u64 = libc::AF_INET6.unsigned_abs() as u64;

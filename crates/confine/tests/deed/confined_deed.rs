@@ -33,8 +33,8 @@ fn main() {
             let files = Files {
                 reads: Reads::All,
                 writes: vec![place.join("write")],
-                clears: Vec::new(),
                 ports: (deed.ports)(),
+                ..Files::default()
             };
             files.confine().unwrap();
         }
@@ -47,8 +47,8 @@ fn main() {
         files: Files {
             reads: (deed.reads)(&place),
             writes: vec![place.join("write")],
-            clears: Vec::new(),
             ports: (deed.ports)(),
+            ..Files::default()
         },
         calls: deed.set,
         unlisted: deed.unlisted,

@@ -18,6 +18,9 @@ pub(super) const WINDOW_BYTES: usize = 32768;
 pub(super) const ENTRY_BYTES: u64 = 29;
 /// Access points of the largest index: 1 TiB, at the span of 1 MiB that overlaybd has.
 pub(super) const POINTS_MAX: u64 = 1 << 20;
+/// Uncompressed bytes between access points, at most: a read decompresses all from the point before it. Blocks of deflate,
+/// where points can be, are mostly shorter than 1 MiB.
+pub(super) const SPAN_MAX: u64 = 256 << 20;
 /// Compressed bytes of a window: what zlib makes of 32 KiB at worst, with room to spare.
 const WINDOW_STORED_MAX: u64 = 1 << 16;
 
@@ -101,6 +104,7 @@ impl GzipIndex {
     }
 
     fn check(&self, bytes: u64) -> Result<()> {
+        const SPAN: &str = "bytes between two access points";
         let mut before = 0;
         for point in &self.points {
             let window_end = point.window.checked_add(u64::from(point.window_bytes));
@@ -121,8 +125,10 @@ impl GzipIndex {
                 point.window_bytes.into(),
                 WINDOW_STORED_MAX,
             )?;
+            at_most(SPAN, point.uncompressed - before, SPAN_MAX)?;
             before = point.uncompressed;
         }
+        at_most(SPAN, self.uncompressed_size - before, SPAN_MAX)?;
         match self.points.first() {
             Some(first) if first.uncompressed > 0 => {
                 rule("gzip index", "it does not begin at the file's begin")

@@ -6,7 +6,9 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
 use super::deflate::{Boundary, Inflate};
-use super::gzip_index::{CRC_AT, ENTRY_BYTES, HEADER_BYTES, MAGIC, POINTS_MAX, WINDOW_BYTES};
+use super::gzip_index::{
+    CRC_AT, ENTRY_BYTES, HEADER_BYTES, MAGIC, POINTS_MAX, SPAN_MAX, WINDOW_BYTES,
+};
 use crate::crc;
 use crate::num::{put, wide};
 
@@ -33,9 +35,14 @@ pub fn make_gzip_index(gzip: &mut dyn Read) -> io::Result<Vec<u8>> {
     let mut meta = vec![0; HEADER_BYTES];
     let mut entries = Vec::new();
     let mut count = 0;
-    let mut next = 0;
+    let (mut next, mut last) = (0, 0);
     loop {
         let boundary = inflate.boundary();
+        if boundary.uncompressed - last > SPAN_MAX {
+            return Err(invalid(
+                "a part of it cannot be read without all that is before it",
+            ));
+        }
         if boundary.uncompressed >= next {
             let window = compressed(&inflate.window())?;
             entries.extend(entry(&boundary, wide(meta.len()), window.len()));
@@ -43,6 +50,7 @@ pub fn make_gzip_index(gzip: &mut dyn Read) -> io::Result<Vec<u8>> {
             count += 1;
             // As zran counts: the next is further away than this.
             next = boundary.uncompressed + SPAN_BYTES + 1;
+            last = boundary.uncompressed;
             if count > POINTS_MAX {
                 return Err(invalid("it is too long for an index"));
             }
@@ -54,6 +62,11 @@ pub fn make_gzip_index(gzip: &mut dyn Read) -> io::Result<Vec<u8>> {
     let mut trailer = [0; 8];
     inflate.rest(&mut trailer)?;
     let end = inflate.boundary();
+    if end.uncompressed - last > SPAN_MAX {
+        return Err(invalid(
+            "a part of it cannot be read without all that is before it",
+        ));
+    }
     let [.., a, b, c, d] = trailer;
     let len = u64::from(u32::from_le_bytes([a, b, c, d]));
     if end.uncompressed & u64::from(u32::MAX) != len {

@@ -13,6 +13,8 @@ use crate::storage::{ReadAt, check_range, read_vec};
 const GROUP: usize = 64;
 /// Compressed bytes that one request reads at most, and at least one block.
 const REQUEST_BYTES: u64 = 1 << 18;
+/// Bytes of the index that are read at once.
+const INDEX_PIECE_BYTES: u64 = 1 << 20;
 /// Bytes of the checksum behind a block.
 const CRC_BYTES: u64 = 4;
 
@@ -70,17 +72,7 @@ impl<R: ReadAt> ZFile<R> {
             }
         }
         header.check_index(end)?;
-        let index = read_vec(
-            &inner,
-            header.index_offset,
-            header.index_size * 4,
-            "read a ZFile's index",
-        )?;
-        if header.flags & flags::DIGEST != 0 && crc::raw(0, &index) != header.index_crc {
-            let (part, at) = ("ZFile index", header.index_offset);
-            return Err(LsmtError::Checksum { part, at });
-        }
-        let blocks = blocks(&header, &index)?;
+        let blocks = read_blocks(&inner, &header)?;
         Ok(Self {
             inner,
             header,
@@ -205,8 +197,9 @@ fn read_header(inner: &impl ReadAt, at: u64) -> Result<Header> {
     Header::decode(&bytes, at)
 }
 
-/// Adds the lengths of blocks up, and checks that they end where the index begins, at most.
-fn blocks(header: &Header, index: &[u8]) -> Result<Blocks> {
+/// Reads the index piece by piece, adds the lengths of blocks up, and checks that they end where the index begins, at
+/// most. Memory is taken for lengths that are possible: a file may claim to have a billion blocks, and be a hole.
+fn read_blocks(inner: &impl ReadAt, header: &Header) -> Result<Blocks> {
     let least = match header.verify {
         true => CRC_BYTES + 1,
         false => 1,
@@ -214,23 +207,36 @@ fn blocks(header: &Header, index: &[u8]) -> Result<Blocks> {
     // What LZ4 and Zstandard make of data that cannot be compressed, with room to spare.
     let most = u64::from(header.block_size) * 2;
     let mut blocks = Blocks {
-        bases: Vec::with_capacity(index.len() / 4 / GROUP + 1),
-        ends: Vec::with_capacity(index.len() / 4),
+        bases: Vec::new(),
+        ends: Vec::new(),
     };
-    let (mut at, mut base) = (HEADER_BYTES as u64, 0);
-    for (number, entry) in index.chunks_exact(4).enumerate() {
-        if number % GROUP == 0 {
-            base = at;
-            blocks.bases.push(base);
+    let (mut at, mut base, mut sum) = (HEADER_BYTES as u64, 0, 0);
+    let (mut place, end) = (
+        header.index_offset,
+        header.index_offset + header.index_size * 4,
+    );
+    while place < end {
+        let len = (end - place).min(INDEX_PIECE_BYTES);
+        let piece = read_vec(inner, place, len, "read a ZFile's index")?;
+        sum = crc::raw(sum, &piece);
+        for entry in piece.chunks_exact(4) {
+            if blocks.ends.len().is_multiple_of(GROUP) {
+                base = at;
+                blocks.bases.push(base);
+            }
+            let len = u64::from(u32_at(entry, 0));
+            if !(least..=most).contains(&len) {
+                return rule("ZFile index", "the length of a block is impossible");
+            }
+            at += len;
+            let end = u32::try_from(at - base).unwrap_or(u32::MAX);
+            blocks.ends.push(end);
         }
-        let len = u64::from(u32_at(entry, 0));
-        if !(least..=most).contains(&len) {
-            return rule("ZFile index", "the length of a block is impossible");
-        }
-        at += len;
-        blocks
-            .ends
-            .push(u32::try_from(at - base).unwrap_or(u32::MAX));
+        place += len;
+    }
+    if header.flags & flags::DIGEST != 0 && sum != header.index_crc {
+        let (part, at) = ("ZFile index", header.index_offset);
+        return Err(LsmtError::Checksum { part, at });
     }
     match at <= header.index_offset {
         true => Ok(blocks),

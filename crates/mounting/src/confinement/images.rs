@@ -3,21 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use blockimages::{CONFIG_NAME, DeviceConfig};
+use blockimages::BlobCache;
 use bootstore::store::{block_plans, make_block_plans};
-use confine::{Capability, Files, Ports, Programs, Reads, Rings, Sockets};
+use confine::{Capability, Files, Identity, Ports, Programs, Reads, Rings, Sockets};
 use node_api::image::ImageSpec;
 use serde::{Deserialize, Serialize};
 
+use super::block::{BlockAccess, is_image};
 use super::{FUSE, READAHEAD, SERVING, is_off};
 
-/// What it takes to read and write images and caches, whosever they are; and `--lock`.
-const IMAGES: [Capability; 4] = [
-    Capability::CAP_DAC_READ_SEARCH,
-    Capability::CAP_DAC_OVERRIDE,
-    Capability::CAP_FOWNER,
-    Capability::CAP_IPC_LOCK,
-];
+/// What it takes to read images, whosever they are; and `--lock`.
+const READING: [Capability; 2] = [Capability::CAP_DAC_READ_SEARCH, Capability::CAP_IPC_LOCK];
 
 /// What a process that serves block images needs, besides reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,14 +35,8 @@ impl ImageNeeds {
     /// in `store`.
     #[must_use]
     pub fn of(image: &Path, spec: &ImageSpec, store: &Path, is_writable: bool) -> Self {
-        let is_image = image.is_dir() || image.file_name().is_some_and(|name| name == CONFIG_NAME);
-        let layers = match DeviceConfig::read(image).ok().filter(|_| is_image) {
-            Some((config, path)) => config.written_places(path.parent().unwrap_or(Path::new("/"))),
-            None if is_writable => vec![image.to_owned()],
-            // What cannot be read is refused by who opens it.
-            None => Vec::new(),
-        };
-        let cache = spec.cache.clone().filter(|_| is_image);
+        let layers = BlockAccess::to(image, is_writable).writes;
+        let cache = spec.cache.clone().filter(|_| is_image(image));
         let keeps_plans = cache.is_some() && spec.plan;
         Self {
             layers,
@@ -74,12 +64,12 @@ impl ImageNeeds {
         Files {
             reads: Reads::All,
             writes: [self.writes(), more].concat(),
-            clears: Vec::new(),
             ports: match self.cache {
                 // A registry's answers name other hosts.
                 Some(_) => Ports::Opened(Vec::new()),
                 None => Ports::Called(Vec::new()),
             },
+            ..Files::default()
         }
     }
 
@@ -88,6 +78,15 @@ impl ImageNeeds {
             Some(_) => Sockets::OfNetwork,
             None => Sockets::Given,
         }
+    }
+
+    /// Returns what of root's power it takes. None of it changes the mode or the owner of a file.
+    fn capabilities(&self) -> Vec<Capability> {
+        let mut keep = READING.to_vec();
+        if !self.writes().is_empty() {
+            keep.push(Capability::CAP_DAC_OVERRIDE);
+        }
+        keep
     }
 
     /// Makes the directories that it writes to, which a confined process cannot.
@@ -101,17 +100,17 @@ impl ImageNeeds {
         let Some(dir) = &self.cache else {
             return Ok(());
         };
-        rawio::private::make_dir(dir).with_context(|| format!("making {}", dir.display()))
+        BlobCache::make(dir).with_context(|| format!("making {}", dir.display()))
     }
 }
 
-/// Confines a worker of block images: it writes to the cache and to layers of its images, and opens connections
-/// only if it fetches. Without needs, which a node of an earlier release does not tell, it keeps its files and its
+/// Confines a worker of block images, and changes its user if one is given: it writes to the cache and to layers of its
+/// images, and opens connections only if it fetches. Without needs, which a node of an earlier release does not tell, it keeps its files and its
 /// network. To be called before it starts a thread.
 ///
 /// # Errors
 /// If the kernel refuses: it must not serve then.
-pub fn image_worker(needs: Option<&ImageNeeds>) -> anyhow::Result<()> {
+pub fn image_worker(needs: Option<&ImageNeeds>, identity: Option<Identity>) -> anyhow::Result<()> {
     const CONFINING: &str = "confining the worker";
     if is_off()? {
         return Ok(());
@@ -123,7 +122,9 @@ pub fn image_worker(needs: Option<&ImageNeeds>) -> anyhow::Result<()> {
             .context(CONFINING);
     };
     needs.make_dirs()?;
-    confine::capabilities::keep_only(&IMAGES)
+    identity
+        .map_or(Ok(()), Identity::assume)
+        .and_then(|()| confine::capabilities::keep_only(&needs.capabilities()))
         .and_then(|()| needs.files(Vec::new()).confine())
         .and_then(|()| confine::calls::deny_intrusion(Programs::Never, needs.rings()))
         .and_then(|()| confine::calls::deny_mounting(needs.sockets()))

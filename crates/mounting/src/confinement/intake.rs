@@ -43,9 +43,10 @@ pub struct Intake {
 }
 
 /// Network access of a command. Sockets in the file system are governed by permissions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asks {
     /// None.
+    #[default]
     Nobody,
     /// A port of this machine.
     Port(u16),
@@ -63,8 +64,27 @@ pub enum Rights {
     Unpacks,
 }
 
+impl Asks {
+    /// Returns the files that this takes, and the ports.
+    pub(super) fn takes(self) -> (Vec<PathBuf>, Ports) {
+        let mut reads = vec![SELF.into()];
+        let ports = match self {
+            Self::Nobody => Ports::Called(Vec::new()),
+            Self::Port(port) => Ports::Called(vec![port]),
+            Self::Registry => {
+                reads.extend(NAMES.iter().chain(&AUTHORITIES).map(PathBuf::from));
+                for others in OTHER_AUTHORITIES.iter().filter_map(std::env::var_os) {
+                    reads.extend(std::env::split_paths(&others));
+                }
+                Ports::Opened(Vec::new())
+            }
+        };
+        (reads, ports)
+    }
+}
+
 impl Rights {
-    const fn capabilities(self) -> &'static [Capability] {
+    pub(super) const fn capabilities(self) -> &'static [Capability] {
         match self {
             Self::Keeps => &[
                 Capability::CAP_DAC_OVERRIDE,
@@ -96,24 +116,13 @@ impl Intake {
         if is_off()? {
             return Ok(());
         }
-        let mut reads = self.reads;
-        reads.push(SELF.into());
-        let ports = match self.asks {
-            Asks::Nobody => Ports::Called(Vec::new()),
-            Asks::Port(port) => Ports::Called(vec![port]),
-            Asks::Registry => {
-                reads.extend(NAMES.iter().chain(&AUTHORITIES).map(PathBuf::from));
-                for others in OTHER_AUTHORITIES.iter().filter_map(std::env::var_os) {
-                    reads.extend(std::env::split_paths(&others));
-                }
-                Ports::Opened(Vec::new())
-            }
-        };
+        let (reads, ports) = self.asks.takes();
         let files = Files {
-            reads: Reads::ContentBeneath(reads),
+            reads: Reads::ContentBeneath([self.reads, reads].concat()),
             writes: self.writes,
             clears: self.clears,
             ports,
+            ..Files::default()
         };
         confine::capabilities::keep_only(self.rights.capabilities())
             .and_then(|()| files.confine())

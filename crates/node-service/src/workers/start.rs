@@ -3,13 +3,14 @@
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use confine::Identity;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{User, geteuid};
 
 use super::{Pool, Worker, images};
 use crate::network::{NETWORK_ENV, NetworkWorker};
@@ -64,11 +65,10 @@ impl Pool {
         let user = self.user;
         let user = user.map(|Identity { uid, gid }| format!("--user={uid}:{gid}"));
         let more = match &company {
-            Company::Shared | Company::Alone => user,
+            Company::Shared | Company::Alone => [user, None],
             // Who it becomes is said with the rest.
-            Company::OnNetwork => Some("--network".to_owned()),
-            // It writes to images and caches of any user.
-            Company::OfImages(_) => Some("--images".to_owned()),
+            Company::OnNetwork => [Some("--network".to_owned()), None],
+            Company::OfImages(_) => [Some("--images".to_owned()), user],
         };
         let (images, rights) = self.image_settings(images)?;
         let mut command = Command::new(program);
@@ -76,12 +76,13 @@ impl Pool {
             .arg("--run-dir")
             .arg(&self.run_dir)
             .arg("worker")
-            .args(more)
+            .args(more.into_iter().flatten())
             .envs(self.told.iter().cloned())
             .env_remove(NETWORK_ENV)
             .env_remove(images::NEEDS_ENV)
             .envs(network.transpose()?)
             .envs(images)
+            .envs(home())
             // What was meant for the node alone.
             .env_remove("LISTEN_PID")
             .env_remove("LISTEN_FDS")
@@ -122,6 +123,17 @@ impl Pool {
             }
         }
     }
+}
+
+/// Returns the variable that names the home of this user, if it is missing: the logins of registries in it are also those
+/// of workers, which become another user.
+fn home() -> Option<(&'static str, PathBuf)> {
+    const HOME: &str = "HOME";
+    if std::env::var_os(HOME).is_some() {
+        return None;
+    }
+    let user = User::from_uid(geteuid()).ok().flatten()?;
+    Some((HOME, user.dir))
 }
 
 /// Waits until a worker says that it listens.

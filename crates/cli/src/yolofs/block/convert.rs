@@ -12,10 +12,11 @@ use engine::ImageName;
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
-use oci::registry::{Access, Repository, Target};
+use oci::registry::{Access, RegistryConfig, Repository, Target};
 use oci::{Platform, Reference};
 use serde::Serialize;
 
+use super::access;
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
@@ -93,6 +94,9 @@ enum Done {
 }
 
 pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<Outcome> {
+    let logins = args.logins()?;
+    let new = access::make_dir(&args.dir, args.dry_run)?;
+    access::convert(&args.source, args.push.as_ref(), new)?.confine()?;
     let interrupt = Interrupt::install()?;
     let bar = progress::counter("converting");
     let mut watch = |done: u64| {
@@ -102,17 +106,23 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<Outcome> {
             false => std::ops::ControlFlow::Continue(()),
         }
     };
-    let done = work(args, &mut watch);
+    let done = work(args, &logins, &mut watch);
     bar.finish_and_clear();
     interrupt.check()?;
     print(args.format.format(), &done?, text)?;
     Ok(Outcome::Done)
 }
 
-fn work(args: &ConvertArgs, watch: oci::Watch<'_>) -> anyhow::Result<Done> {
+/// How the registries are talked to that the command line names.
+struct Logins {
+    source: Option<(Reference, RegistryConfig)>,
+    target: Option<RegistryConfig>,
+}
+
+fn work(args: &ConvertArgs, logins: &Logins, watch: oci::Watch<'_>) -> anyhow::Result<Done> {
     let failed = || format!("converting {}", args.source);
     let options = args.options()?;
-    let Some(image) = args.image(&mut *watch).with_context(failed)? else {
+    let Some(image) = args.image(logins, &mut *watch).with_context(failed)? else {
         if args.push.is_some() {
             bail!("a disk has no manifest to push: leave --push out");
         }
@@ -129,9 +139,9 @@ fn work(args: &ConvertArgs, watch: oci::Watch<'_>) -> anyhow::Result<Done> {
     }
     let converted = convert(&*image, &args.dir, &args.name, &options, &mut *watch);
     let converted = converted.with_context(failed)?;
-    let pushed = args.push.as_ref().map(|reference| {
-        let config = args.registry.config(reference)?;
-        let repository = Repository::open(reference, Access::Push, &config)?;
+    let target = args.push.as_ref().zip(logins.target.as_ref());
+    let pushed = target.map(|(reference, config)| {
+        let repository = Repository::open(reference, Access::Push, config)?;
         let target = Target::of(reference);
         push(&args.dir, converted.manifest, &repository, &target, watch)
             .with_context(|| format!("pushing {reference}"))
@@ -146,6 +156,24 @@ impl ConvertArgs {
     fn planned(&self, layers: usize) -> Done {
         let source = self.source.clone();
         Done::Planned { source, layers }
+    }
+
+    /// Finds the logins; a program that knows them may be asked.
+    fn logins(&self) -> anyhow::Result<Logins> {
+        let source = match ImageName::parse(&self.source)? {
+            Some(ImageName::Docker { reference }) => {
+                let reference: Reference = reference.parse()?;
+                let config = self.registry.config(&reference)?;
+                Some((reference, config))
+            }
+            _ => None,
+        };
+        let target = self.push.as_ref();
+        let target = target.map(|reference| self.registry.config(reference));
+        Ok(Logins {
+            source,
+            target: target.transpose()?,
+        })
     }
 
     fn options(&self) -> anyhow::Result<ConvertOptions> {
@@ -175,20 +203,23 @@ impl ConvertArgs {
     }
 
     /// Returns the container image that is to be converted; `None` if it is a disk.
-    fn image(&self, watch: oci::Watch<'_>) -> anyhow::Result<Option<Box<dyn SourceImage>>> {
+    fn image(
+        &self,
+        logins: &Logins,
+        watch: oci::Watch<'_>,
+    ) -> anyhow::Result<Option<Box<dyn SourceImage>>> {
+        if let Some((reference, config)) = &logins.source {
+            let image = RegistryImage::find(reference, config, watch)?;
+            return Ok(Some(Box::new(image)));
+        }
         let platform = Platform::host();
         Ok(Some(match ImageName::parse(&self.source)? {
-            None => return Ok(None),
+            None | Some(ImageName::Docker { .. }) => return Ok(None),
             Some(ImageName::OciLayout { dir, tag }) => {
                 Box::new(oci::layout::open(&dir, tag.as_deref(), &platform)?)
             }
             Some(ImageName::DockerArchive { file, reference }) => {
                 Box::new(oci::archive::open(&file, reference.as_deref(), &platform)?)
-            }
-            Some(ImageName::Docker { reference }) => {
-                let reference: Reference = reference.parse()?;
-                let config = self.registry.config(&reference)?;
-                Box::new(RegistryImage::find(&reference, &config, watch)?)
             }
             Some(ImageName::Containerd { .. }) => bail!(
                 "images of containerd are not read from its store: export it (ctr image export), and convert \

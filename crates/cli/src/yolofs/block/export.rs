@@ -8,16 +8,20 @@ use anyhow::{Context as _, ensure};
 use blockexport::nbd::{NbdConfig, NbdExporter};
 use blockexport::ublk::{UblkConfig, UblkExporter};
 use blockexport::vhost_user::{VhostUserConfig, VhostUserExporter};
-use blockexport::{Export, Exporter};
-use blockimages::{Background, DeviceFile, FILE_NAME, MountedImage, Start, StartRecorder, manage};
+use blockexport::{Export, Exporter, Place};
+use blockimages::{Background, DeviceFile, FILE_NAME, Start, StartRecorder, manage};
 use blocks::{BlockDevice, DeviceAccess};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
+use mounting::confinement::block_mounted;
+use mounting::mounter::Helper;
 use node_api::image::Prefetch;
 use serde::Serialize;
 use yolofs::{Busy, Config, FileSystem, Mount, MountOptions, Readahead};
 
-use super::{ImageArg, plan};
+use super::access::Exporting;
+use super::mount_image::MountedByOther;
+use super::{ImageArg, access, plan};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 
@@ -110,25 +114,44 @@ struct Exported {
 }
 
 pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
+    let image = args.image.prepare()?;
+    let place = Claimed::of(args)?;
+    let allowed = access::export(&image, args.exporting(), store)?;
+    let asks = allowed.asks;
+    // The server of a ublk device uses rings, which no filter of system calls sees, and devices that are not there yet.
+    if args.ublk.is_none() {
+        allowed.confine()?;
+    }
     let interrupt = Interrupt::install()?;
     let access = match args.writable {
         true => DeviceAccess::ReadWrite,
         false => DeviceAccess::ReadOnly,
     };
     let start = start(args, store)?;
-    let opened = args.image.open(access, args.background.into(), &start)?;
+    let opened = image.open(access, args.background.into(), &start)?;
     let device = Arc::clone(&opened.device);
     let info = device.info();
-    let export = match &args.mount {
-        Some(dir) => {
-            let file = dir.join(FILE_NAME);
-            let mount = Box::new(mount(dir, &args.image, device, readahead(&start))?);
-            let erofs = args.erofs.as_deref();
-            let erofs = erofs.map(|at| MountedImage::mount(&file, at)).transpose()?;
+    let export = match place {
+        Claimed::Mount {
+            dir,
+            helper,
+            mut erofs,
+        } => {
+            let mount = mount(dir, helper, &args.image, device, readahead(&start))?;
+            let (mount, file) = (Box::new(mount), dir.join(FILE_NAME));
+            block_mounted(asks)?;
+            erofs.as_mut().map_or(Ok(()), MountedByOther::mount)?;
             Served::Mount { erofs, mount, file }
         }
-        None => {
-            let exporter = exporter(args, &*device)?;
+        Claimed::Socket(exporter, place) => {
+            Served::Export(exporter.serve(place, device).context("exporting")?)
+        }
+        Claimed::Link(link) => {
+            let config = UblkConfig {
+                identity: devices::identity(args.image.path(), &*device)?,
+                ..UblkConfig::default()
+            };
+            let exporter = UblkExporter { link, config };
             Served::Export(exporter.export(device).context("exporting")?)
         }
     };
@@ -168,6 +191,69 @@ pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Ou
     Ok(Outcome::Done)
 }
 
+/// Where clients find the device; made while this process may.
+enum Claimed<'a> {
+    Socket(Box<dyn Exporter>, Place),
+    /// Of a block device, which the kernel makes later.
+    Link(PathBuf),
+    Mount {
+        dir: &'a Path,
+        helper: Arc<Helper>,
+        erofs: Option<MountedByOther>,
+    },
+}
+
+impl<'a> Claimed<'a> {
+    fn of(args: &'a ExportArgs) -> anyhow::Result<Self> {
+        if let Some(dir) = &args.mount {
+            let mounting = || format!("mounting on {}", dir.display());
+            dir.metadata().with_context(mounting)?;
+            let erofs = args.erofs.as_deref();
+            let erofs = erofs.map(|at| MountedByOther::start(&dir.join(FILE_NAME), at));
+            return Ok(Self::Mount {
+                dir,
+                helper: Arc::new(Helper::start(dir).with_context(mounting)?),
+                erofs: erofs.transpose()?,
+            });
+        }
+        if let Some(link) = &args.ublk {
+            return Ok(Self::Link(link.clone()));
+        }
+        let socket = args.socket().context("naming a socket")?.to_owned();
+        let exporter: Box<dyn Exporter> = match args.nbd {
+            Some(_) => Box::new(NbdExporter {
+                socket,
+                config: NbdConfig::default(),
+            }),
+            None => Box::new(VhostUserExporter {
+                socket,
+                config: VhostUserConfig::default(),
+            }),
+        };
+        let place = exporter.claim().context("exporting")?;
+        Ok(Self::Socket(exporter, place))
+    }
+}
+
+impl ExportArgs {
+    /// Returns what it does besides reading its image.
+    fn exporting(&self) -> Exporting<'_> {
+        Exporting {
+            writable: self.writable,
+            socket: self.socket(),
+            mounts: self.mount.is_some(),
+            plan: self.plan.as_deref(),
+            keeps_plan: self.record,
+            trace: self.record_trace.as_deref(),
+        }
+    }
+
+    /// Returns where it listens, if it does.
+    fn socket(&self) -> Option<&Path> {
+        self.nbd.as_deref().or(self.vhost_user.as_deref())
+    }
+}
+
 fn start(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Start> {
     let plan = match &args.plan {
         Some(path) => Some(manage::read_trace(path)?),
@@ -184,7 +270,7 @@ enum Served {
     Export(Box<dyn Export>),
     /// What is mounted on the file goes before it.
     Mount {
-        erofs: Option<MountedImage>,
+        erofs: Option<MountedByOther>,
         mount: Box<Mount>,
         file: PathBuf,
     },
@@ -210,6 +296,7 @@ fn readahead(start: &Start) -> Readahead {
 
 fn mount(
     dir: &Path,
+    helper: Arc<Helper>,
     image: &ImageArg,
     device: Arc<dyn BlockDevice>,
     readahead: Readahead,
@@ -223,23 +310,6 @@ fn mount(
     let label = format!("overlaybd:{}", image.path().display());
     let mut options = MountOptions::new(dir, label);
     options.readahead = readahead;
+    options.mounter = helper;
     Mount::start(Arc::new(fs), &options).with_context(|| format!("mounting on {}", dir.display()))
-}
-
-fn exporter(args: &ExportArgs, device: &dyn BlockDevice) -> anyhow::Result<Box<dyn Exporter>> {
-    if let Some(socket) = &args.nbd {
-        let (socket, config) = (socket.clone(), NbdConfig::default());
-        return Ok(Box::new(NbdExporter { socket, config }));
-    }
-    if let Some(link) = &args.ublk {
-        let config = UblkConfig {
-            identity: devices::identity(args.image.path(), device)?,
-            ..UblkConfig::default()
-        };
-        let link = link.clone();
-        return Ok(Box::new(UblkExporter { link, config }));
-    }
-    let socket = args.vhost_user.clone().context("naming a socket")?;
-    let config = VhostUserConfig::default();
-    Ok(Box::new(VhostUserExporter { socket, config }))
 }

@@ -10,11 +10,13 @@ use bootstore::store::StoreSettings;
 use clap::ValueEnum;
 use engine::ImageName;
 use host::size::Size;
+use mounting::confinement::{Asks, BlockAccess};
 use oci::Reference;
+use oci::registry::RegistryConfig;
 use serde_json::{Value, json};
 
 use super::plan::keep_newer;
-use super::{ImageArg, show};
+use super::{ImageArg, access, show};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
@@ -68,7 +70,11 @@ pub(super) fn create(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result
         KindArg::Live => Top::Live,
         KindArg::Sealed => Top::Sealed,
     };
-    let lowers = lowers(args, store).context("looking for the layers below")?;
+    let lower = Lower::of(args).context("looking for the layers below")?;
+    let new = access::make_dir(&args.dir, args.dry_run)?;
+    access::create(lower.access(), new, store).confine()?;
+    let lowers = lower.layers(args, store);
+    let lowers = lowers.context("looking for the layers below")?;
     let layers = lowers.lowers.len();
     if !args.dry_run {
         let made = manage::create(&args.dir, lowers, top, args.size.map(|size| size.0));
@@ -79,22 +85,57 @@ pub(super) fn create(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result
     show(args.format, &done, said)
 }
 
-fn lowers(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<DeviceConfig> {
-    let Some(lower) = &args.lower else {
-        return Ok(DeviceConfig::default());
-    };
-    let Ok(Some(ImageName::Docker { reference })) = ImageName::parse(lower) else {
-        return Ok(manage::lowers_of(Path::new(lower))?);
-    };
-    let reference: Reference = reference.parse()?;
-    let config = args.registry.config(&reference)?;
-    let mut watch = |_| std::ops::ControlFlow::Continue(());
-    let image = RegistryImage::find(&reference, &config, &mut watch)?;
-    if !args.dry_run {
-        take_plan(&image, store);
+/// The image below a new one.
+enum Lower {
+    None,
+    /// On this machine, and what it says of its layers.
+    Here(PathBuf, DeviceConfig),
+    /// In a registry, and how that is talked to.
+    Elsewhere(Reference, RegistryConfig),
+}
+
+impl Lower {
+    /// Finds out where it is; a program that knows the login may be asked.
+    fn of(args: &CreateArgs) -> anyhow::Result<Self> {
+        let Some(lower) = &args.lower else {
+            return Ok(Self::None);
+        };
+        let Ok(Some(ImageName::Docker { reference })) = ImageName::parse(lower) else {
+            let image = PathBuf::from(lower);
+            let layers = manage::lowers_of(&image)?;
+            return Ok(Self::Here(image, layers));
+        };
+        let reference: Reference = reference.parse()?;
+        let config = args.registry.config(&reference)?;
+        Ok(Self::Elsewhere(reference, config))
     }
-    let dir = (!args.dry_run).then_some(args.dir.as_path());
-    Ok(image.block_config(dir, &mut watch)?)
+
+    /// Returns the access that it takes to read it.
+    fn access(&self) -> BlockAccess {
+        match self {
+            Self::None => BlockAccess::default(),
+            Self::Here(image, _) => BlockAccess::to(image, false),
+            Self::Elsewhere(..) => BlockAccess {
+                asks: Asks::Registry,
+                ..BlockAccess::default()
+            },
+        }
+    }
+
+    fn layers(&self, args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<DeviceConfig> {
+        let (reference, config) = match self {
+            Self::None => return Ok(DeviceConfig::default()),
+            Self::Here(_, layers) => return Ok(layers.clone()),
+            Self::Elsewhere(reference, config) => (reference, config),
+        };
+        let mut watch = |_| std::ops::ControlFlow::Continue(());
+        let image = RegistryImage::find(reference, config, &mut watch)?;
+        if !args.dry_run {
+            take_plan(&image, store);
+        }
+        let dir = (!args.dry_run).then_some(args.dir.as_path());
+        Ok(image.block_config(dir, &mut watch)?)
+    }
 }
 
 /// Keeps the plan that is beside an image in its registry. Without it, starts take longer.
@@ -127,6 +168,7 @@ pub(super) fn status(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<O
     let Some(image) = &args.image else {
         return super::attach::status(args.format, run_dir);
     };
+    BlockAccess::to(image, false).confine()?;
     let status = manage::status(image)?;
     print(args.format.format(), &status, |status| {
         let mut text = String::new();
@@ -218,7 +260,9 @@ fn on_upper(
     doing: &'static str,
     act: impl FnOnce(&Path, Option<&dyn BlobSource>) -> anyhow::Result<(Value, String)>,
 ) -> anyhow::Result<Outcome> {
-    let blobs = image.blobs(Background::Nothing)?;
+    let prepared = image.prepare()?;
+    access::change(&prepared).confine()?;
+    let blobs = prepared.blobs(Background::Nothing)?;
     let remote = blobs.as_ref().map(|(_, blobs)| blobs as &dyn BlobSource);
     let done = act(image.path(), remote);
     let (done, said) = done.with_context(|| format!("{doing} {}", image.path().display()))?;

@@ -16,7 +16,7 @@ use oci::Reference;
 use oci::registry::{Access, Repository};
 use serde_json::json;
 
-use super::{ImageArg, show};
+use super::{ImageArg, access, show};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::FormatArg;
@@ -151,13 +151,13 @@ pub(crate) fn keep(
 }
 
 fn keep_plan(store: &StoreSettings, plan: &StartPlan) -> anyhow::Result<PathBuf> {
-    store.open()?.make().context("making the store")?;
+    store.make_block_plans()?;
     Ok(shelf(store).keep(plan)?)
 }
 
 /// Keeps a plan that comes from elsewhere.
 pub(super) fn keep_newer(store: &StoreSettings, plan: &StartPlan) -> anyhow::Result<PathBuf> {
-    store.open()?.make().context("making the store")?;
+    store.make_block_plans()?;
     Ok(shelf(store).keep_newer(plan)?)
 }
 
@@ -175,6 +175,8 @@ pub(super) fn prewarm(args: &PrewarmArgs, store: &StoreSettings) -> anyhow::Resu
         args.image.cache.is_some(),
         "give a cache directory (--cache) to fetch to"
     );
+    let prepared = args.image.prepare()?;
+    access::prewarm(&prepared, store).confine()?;
     let interrupt = Interrupt::install()?;
     let image = args.image.path();
     let digests = digests_of(image)?;
@@ -183,9 +185,7 @@ pub(super) fn prewarm(args: &PrewarmArgs, store: &StoreSettings) -> anyhow::Resu
         plan: Some(plan),
         recorder: None::<StartRecorder>,
     };
-    let opened = args
-        .image
-        .open(DeviceAccess::ReadOnly, Background::Plan, &start)?;
+    let opened = prepared.open(DeviceAccess::ReadOnly, Background::Plan, &start)?;
     let (cache, blobs) = opened.fetching().context("nothing is elsewhere")?;
     let bar = progress::bytes("fetching", 0);
     let mut watch = || {

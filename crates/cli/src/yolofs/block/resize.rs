@@ -9,7 +9,7 @@ use node_api::client::NodeClient;
 use serde_json::json;
 
 use super::attach::with_advice;
-use super::{ImageArg, show};
+use super::{ImageArg, access, show};
 use crate::exit::Outcome;
 use crate::output::FormatArg;
 use crate::run_dir_arg::RunDirArg;
@@ -43,10 +43,13 @@ pub(super) fn run(args: &ResizeArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
         let device = device.map_err(with_advice).with_context(resizing)?;
         device.served.map_or(wanted, |served| served.size)
     } else {
-        let access = DeviceAccess::ReadWrite;
-        let opened = args
-            .image
-            .open(access, Background::Nothing, &Start::default());
+        let image = args.image.prepare()?;
+        access::resize(&image).confine()?;
+        let opened = image.open(
+            DeviceAccess::ReadWrite,
+            Background::Nothing,
+            &Start::default(),
+        );
         let device = opened.with_context(resizing)?.device;
         devices::grow(&*device, wanted).with_context(resizing)?;
         device.info().size

@@ -6,7 +6,7 @@ use blocks::{BlockDevice, Content, DeviceAccess, DeviceErrorKind};
 use host::interrupt::Interrupt;
 use serde::Serialize;
 
-use super::ImageArg;
+use super::{ImageArg, access};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 
@@ -36,8 +36,10 @@ struct Verified {
 }
 
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<Outcome> {
+    let image = args.image.prepare()?;
+    access::verify(&image).confine()?;
     let interrupt = Interrupt::install()?;
-    let opened = args.image.open(
+    let opened = image.open(
         DeviceAccess::ReadOnly,
         Background::Nothing,
         &Start::default(),

@@ -45,7 +45,11 @@ impl Needs {
             self.use_at(id, used);
             return;
         }
-        let needs: Box<[_]> = children.iter().map(short).collect();
+        let mut needs: Vec<_> = children.iter().map(short).collect();
+        // One may be named a thousand times; each would be looked for among those of all others when this one goes.
+        needs.sort_unstable();
+        needs.dedup();
+        let needs = needs.into_boxed_slice();
         for child in &needs {
             // Most are needed by one.
             let by = self
@@ -173,6 +177,19 @@ mod tests {
         let none = Bounds { count: 0, ..bounds };
         assert_eq!(needs.drop_over(&none), [named(3)]);
         assert!(needs.of(&layer) == (0, 0) && needs.by.is_empty() && needs.cost == 0);
+    }
+
+    #[test]
+    fn what_a_manifest_names_again_and_again_counts_once() {
+        let mut needs = Needs::default();
+        let layer = BlobDigest::of(Algorithm::Sha256, b"layer");
+        for name in 0..3 {
+            needs.add(&named(name), &vec![layer.clone(); 1000], 10, 1);
+        }
+        assert_eq!(needs.of(&layer), (3, 1));
+        assert_eq!(needs.by.values().map(Vec::len).sum::<usize>(), 3);
+        needs.forget(&short(&named(1)));
+        assert_eq!(needs.of(&layer), (2, 1));
     }
 
     #[test]

@@ -1,0 +1,229 @@
+//! What gets who has broken into a command that reads a block image, by its layers, its registry or its clients: the files
+//! that the command line names, and nothing else.
+
+#![cfg(all(feature = "privileged", target_arch = "x86_64"))]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod broken;
+mod lab;
+
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use blockimages::plan::StartPlan;
+use blockimages::{Trace, TraceDialect, TraceRead};
+use blocks::Digest;
+use broken::{Came, DENIED, Deed, KILLED, UNKNOWN, one_does, status};
+use lab::{Lab, ok, until};
+
+/// What only root may read, and no command needs.
+const SECRET: &str = "/etc/shadow";
+/// `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`, `CAP_FSETID`.
+const KEEPS: &str = "000000000000001b";
+/// These, and `CAP_SYS_ADMIN`.
+const MOUNTS: &str = "000000000020001b";
+const DIGEST: [u8; 32] = [2; 32];
+
+/// An image whose only layer is in a registry that takes connections and never answers.
+struct Silent {
+    registry: TcpListener,
+    image: PathBuf,
+}
+
+impl Silent {
+    fn new(lab: &Lab) -> Self {
+        let registry = TcpListener::bind("127.0.0.1:0").unwrap();
+        let image = lab.make_dir("image");
+        let config = serde_json::json!({
+            "repoBlobUrl": format!("http://{}/v2/some/app/blobs", registry.local_addr().unwrap()),
+            "lowers": [{"digest": Digest(DIGEST).to_string(), "size": 1 << 20}],
+        });
+        fs::write(image.join("config.v1.json"), config.to_string()).unwrap();
+        Self { registry, image }
+    }
+
+    fn reference(&self) -> String {
+        format!(
+            "docker://{}/some/app:1",
+            self.registry.local_addr().unwrap()
+        )
+    }
+}
+
+/// A command of a lab that is to be attacked.
+fn block(lab: &Lab, name: &str) -> Command {
+    let mut command = lab.yolofs();
+    command.args(["block", name]);
+    command
+}
+
+fn start(command: &mut Command) -> Child {
+    let nothing = command.stdin(Stdio::null()).stdout(Stdio::null());
+    nothing.stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits until a process has all filters: those of intrusion, sockets, modes and mounts.
+fn until_confined(process: &Child) {
+    until("the command to be confined", || {
+        status(process).contains("\nSeccomp_filters:\t4\n")
+    });
+}
+
+/// Attacks the same command in every way; it may write to `inside`, if anywhere.
+fn attack(
+    lab: &Lab,
+    capabilities: &str,
+    inside: Option<&Path>,
+    command: &mut dyn FnMut() -> Command,
+) {
+    let outside = lab.path("outside");
+    let mut attacked = |deed, path: &Path| {
+        let confined = || {
+            let child = start(&mut command());
+            until_confined(&child);
+            let shown = status(&child);
+            assert!(shown.contains("\nNoNewPrivs:\t1\n"), "{shown}");
+            for set in ["CapPrm", "CapEff", "CapBnd"] {
+                let expected = format!("\n{set}:\t{capabilities}\n");
+                assert!(shown.contains(&expected), "{expected}: {shown}");
+            }
+            child
+        };
+        one_does(confined, deed, path)
+    };
+    for (deed, path, expected) in [
+        (Deed::Make, outside.as_path(), DENIED),
+        (Deed::Read, Path::new(SECRET), DENIED),
+        (Deed::Execute, Path::new("/bin/true"), KILLED),
+        (Deed::Mount, Path::new("/"), KILLED),
+        (Deed::Call, Path::new("/"), UNKNOWN),
+        (Deed::Open, Path::new(SECRET), UNKNOWN),
+    ] {
+        assert_eq!(attacked(deed, path), expected, "{deed:?}");
+    }
+    assert!(!outside.exists());
+    if let Some(inside) = inside {
+        let made = inside.join("made");
+        assert_eq!(attacked(Deed::Make, &made), Came::Done, "it may, there");
+        fs::remove_file(made).unwrap();
+    }
+}
+
+#[test]
+fn privileged_block_who_reads_layers_of_a_registry_does_nothing_else() {
+    let lab = Lab::new();
+    let silent = Silent::new(&lab);
+    let (cache, new) = (lab.make_dir("cache"), lab.path("new"));
+    let trace = Trace {
+        dialect: TraceDialect::Overlaybd,
+        reads: vec![TraceRead {
+            layer: 0,
+            offset: 0,
+            len: 4096,
+        }],
+    };
+    let plan = StartPlan::of_trace(&trace, &[Some(Digest(DIGEST))], 1);
+    devices::plans::shelf(&lab.store()).keep(&plan).unwrap();
+    for name in ["verify", "prewarm", "restack"] {
+        attack(&lab, KEEPS, Some(&cache), &mut || {
+            let mut command = block(&lab, name);
+            command.arg(&silent.image).arg("--cache").arg(&cache);
+            command
+        });
+    }
+    attack(&lab, KEEPS, Some(&new), &mut || {
+        let mut command = block(&lab, "create");
+        command.arg(&new).args(["--lower", &silent.reference()]);
+        command
+    });
+    attack(&lab, KEEPS, Some(&new), &mut || {
+        let mut command = block(&lab, "convert");
+        command.arg(silent.reference()).arg(&new);
+        command
+    });
+    // And it is no accident of how they are attacked.
+    let outside = lab.path("outside");
+    let free = || {
+        let mut command = block(&lab, "verify");
+        command.arg(&silent.image).arg("--cache").arg(&cache);
+        let child = start(command.env("YOLOFS_CONFINE", "off"));
+        let _asked = silent.registry.accept().unwrap();
+        child
+    };
+    assert_eq!(one_does(free, Deed::Make, &outside), Came::Done);
+}
+
+#[test]
+fn privileged_block_who_exports_an_image_does_nothing_else() {
+    let lab = Lab::new();
+    let disk = lab.path("disk.raw");
+    fs::write(&disk, vec![7; 1 << 20]).unwrap();
+    let (traces, at) = (lab.make_dir("traces"), lab.make_dir("mounted"));
+    for way in ["--nbd", "--vhost-user"] {
+        attack(&lab, KEEPS, Some(&traces), &mut || {
+            let mut command = block(&lab, "export");
+            command.arg(&disk).arg(way).arg(lab.path("socket"));
+            command.arg("--record-trace").arg(traces.join("trace"));
+            command
+        });
+    }
+    attack(&lab, MOUNTS, None, &mut || {
+        // What a command leaves that was killed.
+        let _none = Command::new("umount").arg("-l").arg(&at).output().unwrap();
+        let mut command = block(&lab, "export");
+        command.arg(&disk).arg("--mount").arg(&at);
+        command
+    });
+    ok(Command::new("umount").arg("-l").arg(&at));
+}
+
+/// The program that reads qcow2 is of others, and is broken into by the disk.
+#[test]
+fn privileged_block_the_program_that_reads_a_qcow2_does_nothing_else() {
+    let lab = Lab::new();
+    let (programs, images) = (lab.make_dir("programs"), lab.path("images"));
+    let (disk, outside) = (lab.path("disk.qcow2"), lab.path("outside"));
+    ok(Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2"])
+        .arg(&disk)
+        .arg("1M"));
+    let program = programs.join("qemu-img");
+    let script = format!(
+        "#!/bin/sh\nfor raw; do :; done\n(cat {SECRET}; echo made >{}; cat {}) >$raw 2>&1\ntruncate -s 1M $raw\n",
+        outside.display(),
+        disk.display(),
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let secret = fs::read(SECRET).unwrap();
+    let first = secret.split(|byte| *byte == b'\n').next().unwrap();
+    for (confine, gets) in [("on", false), ("off", true)] {
+        let mut convert = block(&lab, "convert");
+        convert.arg(&disk).arg(&images).args(["--name", confine]);
+        ok(convert.env("PATH", &path).env("YOLOFS_CONFINE", confine));
+        let raw = lab.path("copy");
+        let image = images.join(confine);
+        let content = read(&lab, &image, &raw);
+        let has = |what: &[u8]| content.windows(what.len()).any(|part| part == what);
+        assert!(has(b"QFI\xfb"), "it has the disk");
+        assert_eq!(has(first), gets, "{confine}: {SECRET}");
+        assert_eq!(outside.exists(), gets, "{confine}");
+    }
+}
+
+/// Returns the content of an image's device.
+fn read(lab: &Lab, image: &Path, copy: &Path) -> Vec<u8> {
+    let socket = image.with_extension("sock");
+    let mut server = start(block(lab, "export").arg(image).arg("--nbd").arg(&socket));
+    until("the image to be served", || socket.exists());
+    let _earlier = fs::remove_file(copy);
+    let address = format!("nbd+unix:///disk?socket={}", socket.display());
+    ok(Command::new("nbdcopy").arg(address).arg(copy));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    fs::read(copy).unwrap()
+}
