@@ -7,8 +7,8 @@ mod cri;
 mod lab;
 mod node;
 
-use std::fs;
-use std::os::unix::fs::chown;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use cri::api::Status;
@@ -122,11 +122,33 @@ fn drop_from_memory(node: &Node<'_>, pod: &Pod<'_>, file: &str) {
     posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
 }
 
-/// Has containerd run pods by a runtime that makes idmapped mounts.
-fn with_a_runtime_that_maps(config: &str) -> String {
+/// Names a network of pods, which has no link to another: a plugin that makes nothing.
+const NETWORK: &str = r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "none"}]}"#;
+const PLUGIN: &str = r#"#!/bin/sh
+cat >/dev/null
+case $CNI_COMMAND in
+ADD) echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "'$CNI_NETNS'"}],
+            "ips": [{"interface": 0, "address": "10.0.0.2/24"}]}' ;;
+VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
+esac
+"#;
+
+/// Has containerd run pods by a runtime that makes idmapped mounts, in networks of their own.
+fn with_a_runtime_that_maps(lab: &Lab, config: &str) -> String {
+    let network = lab.make_dir("cni");
+    fs::write(network.join("none.conflist"), NETWORK).unwrap();
+    fs::write(network.join("none"), PLUGIN).unwrap();
+    fs::set_permissions(network.join("none"), Permissions::from_mode(0o755)).unwrap();
+    let here = "restrict_oom_score_adj = true\n";
+    assert_eq!(config.matches(here).count(), 1);
+    let config = config.replace(
+        here,
+        &format!("{here}netns_mounts_under_state_dir = true\n"),
+    );
     let runc = runc_that_maps();
     format!(
-        "{config}[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
+        "{config}use_internal_loopback = true\n\
+         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
          runtime_type = \"io.containerd.runc.v2\"\n\
          [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n\
          BinaryName = {runc:?}\n"
@@ -140,7 +162,7 @@ fn privileged_pods_in_user_namespaces_own_their_files_and_read_on_whoever_dies()
     let app = images.app();
     let service = Service::start(&lab);
     let flags = ["--auto-record", "--until", "quiet:0.5"];
-    let config = with_a_runtime_that_maps(&images.config_of_today(&lab));
+    let config = with_a_runtime_that_maps(&lab, &images.config_of_today(&lab));
     let mut node = Node::start_today_for_pods(&lab, &flags, &config);
     let cri = Cri::of(&node);
     until_pods_are_possible(&cri);

@@ -202,7 +202,7 @@ impl Cri {
         self.annotated_pod(name, image, &HashMap::new(), &HashMap::new())
     }
 
-    /// The same, in a user namespace in which 0 is `base`.
+    /// The same, with a network of its own and in a user namespace in which 0 is `base`.
     pub(crate) fn mapped_pod(&self, name: &str, image: &str, base: u32) -> Pod<'_> {
         let ids = vec![IdMapping {
             host_id: base,
@@ -311,9 +311,13 @@ fn sandbox_config_with(
     annotations: &Annotations,
     userns_options: Option<UserNamespace>,
 ) -> PodSandboxConfig {
-    // In the machine's network: there is no plugin that would make one.
+    // In the machine's network, unless Kubernetes refuses that: there is no plugin that would make one.
+    let network = match userns_options {
+        Some(_) => NamespaceMode::Pod,
+        None => NamespaceMode::Node,
+    };
     let namespace_options = Some(NamespaceOption {
-        network: NamespaceMode::Node.into(),
+        network: network.into(),
         userns_options,
     });
     let security_context = Some(SecurityContext { namespace_options });
