@@ -26,7 +26,7 @@ const FILE_BYTES: usize = 200_000;
 
 /// A service, and the line to it of one machine.
 struct Far {
-    _nic: Nic,
+    nic: Nic,
     link: Link,
     address: String,
 }
@@ -38,19 +38,23 @@ impl Far {
         let any: Address = "127.0.0.1:0".parse().unwrap();
         let address = link.carry(&any, nic.address.parse().unwrap()).unwrap();
         Self {
-            _nic: nic,
+            nic,
             link,
             address: address.to_string(),
         }
     }
 
     fn mount(&self, lab: &Lab, name: &str, flags: &[&str]) -> PathBuf {
+        self.mount_of(lab, "nic:root", name, flags)
+    }
+
+    fn mount_of(&self, lab: &Lab, source: &str, name: &str, flags: &[&str]) -> PathBuf {
         let flags: Vec<_> = ["--nic", &self.address]
             .iter()
             .chain(flags)
             .copied()
             .collect();
-        lab.mount(Path::new("nic:root"), name, &flags)
+        lab.mount(Path::new(source), name, &flags)
     }
 
     fn counts(&self) -> Counts {
@@ -168,6 +172,40 @@ fn privileged_a_second_start_with_a_cache_brings_no_chunk() {
         let came = after.to_client - before.to_client;
         assert!(came < 64 << 10, "{came}: {status}");
         lab.umount(&second);
+    });
+}
+
+/// What is named by its index cannot be another one by now.
+#[test]
+fn privileged_a_second_start_of_a_named_index_asks_nobody_whether_the_service_is_there_or_not() {
+    undisturbed(|| {
+        let lab = Lab::new();
+        imported(&lab, READ);
+        let mut far = Far::start(&lab);
+        recorded(&lab, &far);
+        let cache = lab.path("cache").to_str().unwrap().to_owned();
+        let flags = ["--nic-cache", &cache];
+        let started = |far: &Far, name: &str, source: &str| {
+            let mountpoint = far.mount_of(&lab, source, name, &flags);
+            (0..READ).for_each(|n| read(&mountpoint, n));
+            let status = lab.status(&mountpoint);
+            let process = PathBuf::from(format!("/proc/{}", status["pid"]));
+            lab.umount(&mountpoint);
+            until("what came is written", || !process.exists());
+            status
+        };
+        let first = started(&far, "first", "nic:root");
+        let named = format!("nic:root@{}", first["nic"]["index"].as_str().unwrap());
+        let second = started(&far, "second", &named);
+        far.nic.kill();
+        // Another one, to which no line leads.
+        far.nic = Nic::at(&lab, "127.0.0.1:0", &["--blocks-open"]);
+        let third = started(&far, "third", &named);
+        for status in [second, third] {
+            let counts = ["requests", "streams", "wire_bytes"].map(|what| count(&status, what));
+            assert_eq!(counts, [0; 3], "{status}");
+            assert!(!status["boot"].is_null(), "it has the plan: {status}");
+        }
     });
 }
 
