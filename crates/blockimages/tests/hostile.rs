@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use blockimages::convert::{ConvertOptions, convert_disk};
 use blockimages::manage::{self, Top, UpperKind};
 use blockimages::{BlobCache, DeviceConfig, ImageError, OriginConfig, Registries};
+use blocks::BlockDevice as _;
 use lsmt::ReadAt as _;
 use oci::registry::{Credentials, RegistryConfig, Transport};
 use ranges::testing::MemoryPlace;
@@ -296,4 +297,33 @@ fn a_blob_that_claims_to_be_huge_takes_memory_for_what_is_read() {
         assert_eq!(byte, [7]);
     }
     assert!(resident() - before < 128 << 10, "in KiB, of 36 GiB");
+}
+
+#[test]
+fn a_device_that_claims_to_be_huge_is_walked_in_a_few_steps() {
+    const CLAIMED: u64 = 1 << 58;
+    let dir = tempfile::tempdir().unwrap();
+    let options = ConvertOptions::default().blob();
+    let new = (Top::Pair(UpperKind::Append), Some(CLAIMED));
+    manage::create(dir.path(), DeviceConfig::default(), new.0, new.1).unwrap();
+    let device = blockimages::open_image(dir.path(), None).unwrap();
+    let (data, at) = ([7; 4096], CLAIMED / 2);
+    device
+        .write_at(at, &data, blocks::Durability::Durable)
+        .unwrap();
+    drop(device);
+    let layers = manage::commit(dir.path(), None, options, b"").unwrap();
+    let config = serde_json::json!({"lowers": [{"file": layers[0].file}]});
+    let image = dir.path().join("sealed");
+    fs::create_dir(&image).unwrap();
+    fs::write(image.join("config.v1.json"), config.to_string()).unwrap();
+    let device = blockimages::open_image(&image, None).unwrap();
+    let (mut walked, mut kinds) = (0, Vec::new());
+    while walked < CLAIMED && kinds.len() < 10 {
+        let extent = device.extents(walked..CLAIMED, 1).unwrap()[0];
+        walked += extent.len;
+        kinds.push(extent.content);
+    }
+    let (hole, data) = (blocks::Content::Hole, blocks::Content::Data);
+    assert_eq!((walked, kinds), (CLAIMED, vec![hole, data, hole]));
 }
