@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds, and measures sandboxes beside runc, crun and a plain process: `scripts/bench-sandbox.sh
+# Builds, and measures sandboxes beside runc, crun, `docker run` and a plain process: `scripts/bench-sandbox.sh
 # [FLAGS...]`; `--help` lists them. All of it takes some five minutes on a quiet machine.
 source "$(dirname "$0")/need.sh"
 cd "$REPO"

@@ -1,5 +1,6 @@
 //! Sandboxes, measured beside what else starts a program.
 
+mod docker;
 mod noop;
 mod stage;
 
@@ -167,9 +168,10 @@ pub fn rates(stage: &Stage) -> anyhow::Result<Vec<Figure>> {
         let name = format!("python from one Zygote, {threads} at once");
         figures.push(Figure::new(name, "a second", vec![rate]));
     }
-    if let Some(bundle) = stage.bundle("runc")? {
-        let rate = rate_of(10, || bundle.run())?;
-        figures.push(Figure::new("runc, 10 at once", "a second", vec![rate]));
+    for other in stage.others()? {
+        let rate = rate_of(10, || other.run())?;
+        let name = format!("{}, 10 at once", other.name());
+        figures.push(Figure::new(name, "a second", vec![rate]));
     }
     stage.sandboxes.evict(&zygote.id)?;
     Ok(figures)

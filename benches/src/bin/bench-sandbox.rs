@@ -1,4 +1,4 @@
-//! Measures lean sandboxes beside runc, crun and a plain process, in turns.
+//! Measures lean sandboxes beside runc, crun, `docker run` and a plain process, in turns.
 
 #![forbid(unsafe_code)]
 

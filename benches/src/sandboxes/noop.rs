@@ -16,12 +16,9 @@ const SLOW_ROUNDS: u32 = 500;
 /// If one cannot be started.
 pub fn noop(stage: &Stage, rounds: u32) -> anyhow::Result<Vec<Figure>> {
     let path = stage.noop_path();
-    let bundles = ["runc", "crun"].map(|runtime| stage.bundle(runtime));
     let [mut plain, mut sandbox] = [const { Vec::new() }; 2];
-    let mut others = Vec::new();
-    for bundle in bundles {
-        others.extend(bundle?.map(|bundle| (bundle, Vec::new())));
-    }
+    let others = stage.others()?.into_iter();
+    let mut others: Vec<_> = others.map(|other| (other, Vec::new())).collect();
     for round in 0..rounds {
         let began = Instant::now();
         let status = Command::new(&path).stdin(Stdio::null()).status()?;
@@ -29,9 +26,9 @@ pub fn noop(stage: &Stage, rounds: u32) -> anyhow::Result<Vec<Figure>> {
         ensure!(status.success(), "the program ended with {status}");
         sandbox.push(made_and_gone(stage, stage.noop_request())?[1]);
         if round < SLOW_ROUNDS {
-            for (bundle, times) in &mut others {
+            for (other, times) in &mut others {
                 let began = Instant::now();
-                bundle.run()?;
+                other.run()?;
                 times.push(milliseconds(began.elapsed()));
             }
         }
@@ -40,12 +37,8 @@ pub fn noop(stage: &Stage, rounds: u32) -> anyhow::Result<Vec<Figure>> {
         Figure::new("no-op, a plain process", "ms", plain),
         Figure::new("no-op, a sandbox made and gone", "ms", sandbox),
     ];
-    for (bundle, times) in others {
-        figures.push(Figure::new(
-            format!("no-op, {} run", bundle.runtime()),
-            "ms",
-            times,
-        ));
+    for (other, times) in others {
+        figures.push(Figure::new(format!("no-op, {}", other.name()), "ms", times));
     }
     Ok(figures)
 }

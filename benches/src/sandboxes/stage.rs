@@ -10,17 +10,52 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use sandbox::{BaseSpec, Config, Request, Sandboxes};
 
+use super::docker::Docker;
+
 /// Sandboxes of a run, and the files that they need.
 #[derive(Debug)]
 pub struct Stage {
     pub(super) sandboxes: Sandboxes,
     dir: tempfile::TempDir,
+    next_docker: AtomicU64,
+}
+
+/// What else runs the program that does nothing.
+#[derive(Debug)]
+pub(super) enum Other {
+    /// A runtime.
+    Bundle(Bundle),
+    /// An engine.
+    Docker(Docker),
+}
+
+impl Other {
+    /// What is measured.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Bundle(bundle) if bundle.is_legacy => {
+                format!("{} run, by unshare and sh", bundle.runtime)
+            }
+            Self::Bundle(bundle) => format!("{} run", bundle.runtime),
+            Self::Docker(_) => "docker run".to_owned(),
+        }
+    }
+
+    /// Runs it to its end.
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Bundle(bundle) => bundle.run(),
+            Self::Docker(docker) => docker.run(),
+        }
+    }
 }
 
 /// A bundle that an OCI runtime runs.
 #[derive(Debug)]
 pub(super) struct Bundle {
     runtime: &'static str,
+    /// Whether it sees control groups of version 1 only.
+    is_legacy: bool,
     dir: PathBuf,
     state: PathBuf,
     next: AtomicU64,
@@ -58,7 +93,11 @@ impl Stage {
         };
         sandboxes.add_base(&base("noop", &root))?;
         sandboxes.add_base(&base("host", Path::new("/")))?;
-        Ok(Self { sandboxes, dir })
+        Ok(Self {
+            sandboxes,
+            dir,
+            next_docker: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn noop_path(&self) -> PathBuf {
@@ -73,9 +112,22 @@ impl Stage {
         self.dir.path().join("store")
     }
 
-    /// Makes a bundle for a runtime, unless the runtime is not there or cannot run it on this machine:
-    /// crun 1.8 refuses one with both versions of control groups.
-    pub(super) fn bundle(&self, runtime: &'static str) -> anyhow::Result<Option<Bundle>> {
+    /// Returns what else there is on this machine that can run the program.
+    pub(super) fn others(&self) -> anyhow::Result<Vec<Other>> {
+        let mut others = Vec::new();
+        for runtime in ["runc", "crun"] {
+            others.extend(self.bundle(runtime)?.map(Other::Bundle));
+        }
+        let number = self.next_docker.fetch_add(1, Relaxed);
+        let dir = self.dir.path().join(format!("docker-{number}"));
+        let docker = Docker::start(dir, &self.dir.path().join("root"))?;
+        others.extend(docker.map(Other::Docker));
+        Ok(others)
+    }
+
+    /// Makes a bundle for a runtime, unless the runtime is not there or cannot run it on this machine. crun 1.8 refuses
+    /// one with both versions of control groups, so version 2 is hidden from it.
+    fn bundle(&self, runtime: &'static str) -> anyhow::Result<Option<Bundle>> {
         let found = Command::new(runtime)
             .arg("--version")
             .stdout(Stdio::null())
@@ -96,17 +148,24 @@ impl Stage {
         config["process"]["terminal"] = serde_json::json!(false);
         config["root"]["path"] = serde_json::json!(self.dir.path().join("root"));
         fs::write(&path, serde_json::to_vec(&config)?)?;
-        let bundle = Bundle {
+        let mut bundle = Bundle {
             runtime,
+            is_legacy: false,
             dir,
             state: self.dir.path().join(format!("state-{runtime}")),
             next: AtomicU64::new(0),
         };
-        if let Err(error) = bundle.run() {
-            eprintln!("bench-sandbox: without {runtime}: {error:#}");
-            return Ok(None);
+        if bundle.run().is_ok() {
+            return Ok(Some(bundle));
         }
-        Ok(Some(bundle))
+        bundle.is_legacy = true;
+        match bundle.run() {
+            Ok(()) => Ok(Some(bundle)),
+            Err(error) => {
+                eprintln!("bench-sandbox: without {runtime}: {error:#}");
+                Ok(None)
+            }
+        }
     }
 
     /// Writes a package of 150 modules with 100 functions each.
@@ -146,15 +205,19 @@ impl Drop for Stage {
 }
 
 impl Bundle {
-    /// The name of the runtime.
-    pub(super) fn runtime(&self) -> &'static str {
-        self.runtime
-    }
-
     /// Runs the bundle to its end.
-    pub(super) fn run(&self) -> anyhow::Result<()> {
+    fn run(&self) -> anyhow::Result<()> {
         let number = self.next.fetch_add(1, Relaxed);
-        let status = Command::new(self.runtime)
+        let mut command = Command::new(if self.is_legacy {
+            "unshare"
+        } else {
+            self.runtime
+        });
+        if self.is_legacy {
+            let hide = "umount /sys/fs/cgroup/unified && exec \"$0\" \"$@\"";
+            command.args(["--mount", "sh", "-c", hide, self.runtime]);
+        }
+        let status = command
             .arg("--root")
             .arg(&self.state)
             .args(["run", "--bundle"])
