@@ -77,11 +77,7 @@ fn privileged_debians_containerd_runs_block_images() {
     let pod = cri.pod("block-pod", &image);
     assert_eq!(pod.exec(READ), expected.trim_end());
     assert!(pod.lowers().contains("/devices/"), "{}", pod.lowers());
-    until("the first boot to be kept", || {
-        let (state, why) = node.first_boot(&pod.container);
-        assert_ne!(state, "failed", "{why}");
-        state == "recorded"
-    });
+    node.until_recorded(&pod.container);
     // An image that is none is unpacked as ever.
     cri.pull(&images.app());
     let plain = cri.pod("plain-pod", &images.app());
@@ -120,11 +116,7 @@ fn privileged_pods_of_containerd_24_run_on_block_images() {
     let first = cri.pod("block-first", &image);
     assert_eq!(first.exec(READ), expected.trim_end());
     assert!(first.lowers().contains("/devices/"), "{}", first.lowers());
-    until("the first boot to be kept", || {
-        let (state, why) = node.first_boot(&first.container);
-        assert_ne!(state, "failed", "{why}");
-        state == "recorded"
-    });
+    node.until_recorded(&first.container);
     // What a pod wrote is its own, and it reads on whoever dies.
     first.exec("echo new >/srv/new");
     node.kill_snapshotter();
@@ -160,11 +152,7 @@ fn privileged_docker_29_runs_containers_on_block_images() {
         docker.run(&["start", "-a", "block-docker"]),
         expected(&lab).trim_end()
     );
-    until("the first boot to be kept", || {
-        let (state, why) = node.first_boot(&id);
-        assert_ne!(state, "failed", "{why}");
-        state == "recorded"
-    });
+    node.until_recorded(&id);
     // What it changed becomes a usual layer above the device.
     let write = "echo new >/srv/new; rm /srv/greeting; ls /srv";
     let writes = [

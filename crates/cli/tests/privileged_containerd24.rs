@@ -43,14 +43,10 @@ fn privileged_pods_run_with_the_packaged_configuration_and_the_second_reads_noth
     let first = cri.pod("first", &app);
     let said = first.exec(READ);
     assert!(said.starts_with("hello"), "{said}");
-    until("the first boot to be kept", || {
-        node.first_boot(&first.container).0 == "recorded"
-    });
+    node.until_recorded(&first.container);
     first.remove();
     // Those of the image, and that of the pause image.
-    until("all layers to be served", || {
-        node.served() == 3 && node.is_warm()
-    });
+    node.until_warm(3);
     lab::until_boot_reads_nothing(
         &lab,
         || node.reads(),
@@ -185,9 +181,7 @@ impl<'a> Cluster<'a> {
         let first = cri.pod("first", &self.images.app());
         self.said = first.exec(READ);
         // Those of the image, and that of the pause image.
-        until("all layers to be served", || {
-            self.node.served() == 3 && self.node.is_warm()
-        });
+        self.node.until_warm(3);
         first.remove();
         assert_eq!(self.node.status()["served_by"], "node");
     }

@@ -72,9 +72,7 @@ fn privileged_a_pods_first_boot_is_recorded_and_the_second_served() {
     let lowers = first.lowers();
     assert_eq!(lowers.matches("/recorded/").count(), 2, "{lowers}");
     assert_eq!(first.exec(READ), expected);
-    until("the first boot to be kept", || {
-        node.first_boot(&first.container).0 == "recorded"
-    });
+    node.until_recorded(&first.container);
     assert_eq!(node.first_boot(&first.container).1["image"], *app);
     // Those of the image, and that of the pause image.
     until("all layers to be served", || node.served() == 3);
@@ -123,9 +121,7 @@ fn privileged_pods_are_recorded_when_asked_for() {
     let pod = cri.annotated_pod("container", &app, &none, &record);
     let lowers = pod.lowers();
     assert_eq!(lowers.matches("/recorded/").count(), 2, "{lowers}");
-    until("the first boot to be kept", || {
-        node.first_boot(&pod.container).0 == "recorded"
-    });
+    node.until_recorded(&pod.container);
     pod.remove();
     // Without a pod, from the images of pods.
     let source = format!("containerd://k8s.io/{app}");

@@ -105,13 +105,9 @@ fn privileged_pages_that_were_evicted_come_back_before_a_container_starts() {
     cri.pull(&app);
     let first = cri.pod("web", &app);
     first.exec(READ);
-    until("the first boot to be kept", || {
-        node.first_boot(&first.container).0 == "recorded"
-    });
+    node.until_recorded(&first.container);
     first.remove();
-    until("all layers to be served", || {
-        node.served() == 3 && node.is_warm()
-    });
+    node.until_warm(3);
 
     // When the sandbox of a pod is made, which had the image before.
     let config = sandbox_config("web", &HashMap::new());
@@ -148,13 +144,9 @@ fn privileged_layers_are_warmed_before_the_containers_of_a_pod_are_made() {
     cri.pull(&app);
     let first = cri.pod("web", &app);
     first.exec("md5sum </srv/noise");
-    until("the first boot to be kept", || {
-        node.first_boot(&first.container).0 == "recorded"
-    });
+    node.until_recorded(&first.container);
     first.remove();
-    until("all layers to be served", || {
-        node.served() == 3 && node.is_warm()
-    });
+    node.until_warm(3);
 
     // A pod of this name had the image before; only its sandbox is made.
     let warms = |name: &str, annotations: &Annotations| {

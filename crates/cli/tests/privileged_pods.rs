@@ -46,13 +46,9 @@ fn privileged_pods_get_copies_of_the_volumes_of_their_image() {
     assert!(said.ends_with("hello\n1"), "{said}");
     // What it writes is the pod's alone.
     first.exec("echo changed >/srv/greeting");
-    until("the first boot to be kept", || {
-        node.first_boot(&first.container).0 == "recorded"
-    });
+    node.until_recorded(&first.container);
     first.remove();
-    until("all layers to be served", || {
-        node.served() == 3 && node.is_warm()
-    });
+    node.until_warm(3);
     // The second has a copy that is made of the layers as they are served.
     let second = cri.pod("second", &app);
     assert_eq!(second.exec(SAID), said);
@@ -173,14 +169,10 @@ fn privileged_pods_in_user_namespaces_own_their_files_and_read_on_whoever_dies()
     let first = cri.mapped_pod("first", &app, 100_000);
     let sum = first.exec("md5sum </home/root");
     assert_eq!(first.exec(IDS), ids_of(100_000, &sum));
-    until("the first boot to be kept", || {
-        node.first_boot(&first.container).0 == "recorded"
-    });
+    node.until_recorded(&first.container);
     first.remove();
     // Those of the image, and that of the pause image.
-    until("all layers to be served", || {
-        node.served() == 3 && node.is_warm()
-    });
+    node.until_warm(3);
     // Whoever they are, they share the pages: the volume is a copy of what is served.
     lab::until_boot_reads_nothing(
         &lab,

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use fetch::predict::{FileChunks, Gain, Predicted, Predictor};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Chunk;
 use blocks::{FileId, NodeKind, Tree};
@@ -82,6 +82,15 @@ struct State {
 }
 
 impl ReadAhead {
+    /// Returns what is known of the reads, for a line on which something is gained by reading ahead.
+    fn state(&self, index: &Index, line: Line) -> Option<MutexGuard<'_, State>> {
+        let gain = line.gain()?;
+        let state = self.state.get_or_init(|| Mutex::new(State::new(index)));
+        let mut state = state.lock();
+        state.predictor.set_gain(gain);
+        Some(state)
+    }
+
     /// Notes that chunks are read, and returns those to request: neither read nor returned before.
     pub(super) fn touched(
         &self,
@@ -91,12 +100,9 @@ impl ReadAhead {
         content: &Lookup<'_>,
     ) -> Next {
         let mut next = Next::default();
-        let Some(gain) = line.gain() else {
+        let Some(mut state) = self.state(index, line) else {
             return next;
         };
-        let state = self.state.get_or_init(|| Mutex::new(State::new(index)));
-        let mut state = state.lock();
-        state.predictor.set_gain(gain);
         for number in numbers {
             next.add(state.predictor.touched(*number));
         }
@@ -119,12 +125,9 @@ impl ReadAhead {
     /// other.
     pub(super) fn begin(&self, index: &Index, line: Line, content: &Lookup<'_>) -> Next {
         let mut next = Next::default();
-        let Some(gain) = line.gain() else {
+        let Some(mut state) = self.state(index, line) else {
             return next;
         };
-        let state = self.state.get_or_init(|| Mutex::new(State::new(index)));
-        let mut state = state.lock();
-        state.predictor.set_gain(gain);
         let files = state.libraries.first(index.tree());
         state.load(index, files, content, &mut next);
         next

@@ -199,6 +199,22 @@ deletion_threshold = 1
         (boot["state"].as_str().unwrap_or_default().to_owned(), boot)
     }
 
+    /// Waits until the first boot of a container is kept.
+    pub(crate) fn until_recorded(&self, id: &str) {
+        until("the first boot to be kept", || {
+            let (state, why) = self.first_boot(id);
+            assert_ne!(state, "failed", "{why}");
+            state == "recorded"
+        });
+    }
+
+    /// Waits until so many layers are served, and in memory.
+    pub(crate) fn until_warm(&self, layers: usize) {
+        until("all layers to be served", || {
+            self.served() == layers && self.is_warm()
+        });
+    }
+
     /// Returns whether its engine is one of today.
     pub(crate) fn is_of_today(&self) -> bool {
         self.engines == Engines::Today

@@ -3,7 +3,6 @@
 //! Its imports must not affect the first Zygote, whose children did not request them. So it is root of a
 //! user namespace of its own, with users of its own, and all inherited descriptors are closed.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -145,23 +144,14 @@ fn fork_request<'a>(
         .cloned()
         .collect();
     ForkRequest {
-        id: 0,
-        user: 0,
-        command: &[],
-        environment: BTreeMap::new(),
-        paths: Vec::new(),
         dir: "/tmp",
-        places: Vec::new(),
         groups,
-        limits: BTreeMap::new(),
-        tmp_bytes: 0,
-        spare: false,
-        waits: false,
         zygote: Some(Derived {
             users: [users.first - parent.users.first, users.count()],
             paths: paths_of(&more),
             learned: spec.learned.as_deref().unwrap_or_default(),
         }),
+        ..ForkRequest::default()
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Settings<'a> {
 }
 
 /// A request to fork.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct ForkRequest<'a> {
     pub(super) id: u64,
     pub(super) user: u32,

@@ -3,7 +3,6 @@
 //! The fork of an interpreter takes the kernel most of the time of a start, as it copies the table of its pages. So one is
 //! made after each start, for the next one. It has the rights of its Zygote until then.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
@@ -129,19 +128,10 @@ impl Zygote {
         descriptors.extend(&groups);
         descriptors.push(own.as_fd());
         let fork = ForkRequest {
-            id: 0,
-            user: 0,
-            command: &[],
-            environment: BTreeMap::new(),
-            paths: Vec::new(),
             dir: "/tmp",
-            places: Vec::new(),
             groups: groups.len(),
-            limits: BTreeMap::new(),
-            tmp_bytes: 0,
             spare: true,
-            waits: false,
-            zygote: None,
+            ..ForkRequest::default()
         };
         let process = self.ask(fork, &descriptors)?;
         drop(theirs);
