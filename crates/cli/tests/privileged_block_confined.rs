@@ -27,7 +27,7 @@ const KEEPS: &str = "000000000000001b";
 const MOUNTS: &str = "000000000020001b";
 const DIGEST: [u8; 32] = [2; 32];
 
-/// An image whose only layer is in a registry that takes connections and never answers.
+/// An image whose layer is in a registry that takes connections and never answers, with a writable one on top.
 struct Silent {
     registry: TcpListener,
     image: PathBuf,
@@ -40,7 +40,11 @@ impl Silent {
         let config = serde_json::json!({
             "repoBlobUrl": format!("http://{}/v2/some/app/blobs", registry.local_addr().unwrap()),
             "lowers": [{"digest": Digest(DIGEST).to_string(), "size": 1 << 20}],
+            "upper": {"data": "data", "index": "index"},
         });
+        for file in ["data", "index"] {
+            fs::write(image.join(file), "").unwrap();
+        }
         fs::write(image.join("config.v1.json"), config.to_string()).unwrap();
         Self { registry, image }
     }
@@ -101,6 +105,7 @@ fn attack(
         (Deed::Mount, Path::new("/"), KILLED),
         (Deed::Call, Path::new("/"), UNKNOWN),
         (Deed::Open, Path::new(SECRET), UNKNOWN),
+        (Deed::Ring, Path::new("/"), KILLED),
     ] {
         assert_eq!(attacked(deed, path), expected, "{deed:?}");
     }
@@ -127,10 +132,12 @@ fn privileged_block_who_reads_layers_of_a_registry_does_nothing_else() {
     };
     let plan = StartPlan::of_trace(&trace, &[Some(Digest(DIGEST))], 1);
     devices::plans::shelf(&lab.store()).keep(&plan).unwrap();
-    for name in ["verify", "prewarm", "restack"] {
+    let named = ["verify", "prewarm", "restack", "gc"].map(|name| (name, None));
+    for (name, size) in named.into_iter().chain([("resize", Some("8M"))]) {
         attack(&lab, KEEPS, Some(&cache), &mut || {
             let mut command = block(&lab, name);
-            command.arg(&silent.image).arg("--cache").arg(&cache);
+            command.arg(&silent.image).args(size);
+            command.arg("--cache").arg(&cache);
             command
         });
     }
