@@ -2,13 +2,13 @@
 //!
 //! libtest has no deadline: one test that hangs takes all that CI has, and nobody knows which it was. So here
 //! a program that finishes no test for some minutes is killed, with all that it started; before, the run prints what
-//! each of its threads waits for. What failed or did not finish is run once more, alone. A test that passes
+//! each of its threads waits for. What failed or did not finish is run once more at the end, alone. A test that passes
 //! then is reported as flaky.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -18,6 +18,7 @@ use crate::workspace;
 
 mod build;
 mod family;
+mod lanes;
 mod program;
 mod run;
 mod transcript;
@@ -71,7 +72,7 @@ pub(crate) fn test(options: &Options) -> anyhow::Result<()> {
     let mut tally = Tally::default();
     let mut sink = Sink {
         logs: &logs,
-        shown: &mut std::io::stdout().lock(),
+        shown: &mut std::io::stdout(),
     };
     for _ in 0..options.runs {
         let limits = Limits {
@@ -89,21 +90,20 @@ pub(crate) fn test(options: &Options) -> anyhow::Result<()> {
     std::process::exit(i32::from(!tally.is_good()));
 }
 
+/// Runs all, and then alone, once more, what failed.
 fn run_all(
     programs: &[Program],
     limits: &Limits,
     tally: &mut Tally,
     sink: &mut Sink<'_>,
 ) -> anyhow::Result<()> {
+    let mut results = lanes::run_each(programs, limits, sink.logs, sink.shown)?;
     for (index, program) in programs.iter().enumerate() {
-        if limits.interrupted.load(Ordering::Relaxed) {
-            tally.left_out(program, "interrupted");
-        } else if Instant::now() > limits.end {
-            tally.left_out(program, "the time of the whole run was over");
+        if let Some(first) = results.remove(&index) {
+            tally.add(program, &first, limits, sink)?;
         } else {
-            let (number, count) = (index + 1, programs.len());
-            writeln!(sink.shown, "\n==> {number} of {count}: {}", program.name)?;
-            tally.add(program, limits, sink)?;
+            let end = limits.reached().context("a program was left out")?;
+            tally.left_out(program, end);
         }
     }
     Ok(())

@@ -33,6 +33,19 @@ pub(crate) struct Limits {
     pub(crate) interrupted: Arc<AtomicBool>,
 }
 
+impl Limits {
+    /// Why no other program is to be run, if so.
+    pub(crate) fn reached(&self) -> Option<End> {
+        if self.interrupted.load(Ordering::Relaxed) {
+            Some(End::Interrupted)
+        } else if Instant::now() > self.end {
+            Some(End::OutOfTime)
+        } else {
+            None
+        }
+    }
+}
+
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -131,11 +144,8 @@ fn follow(
         if follower.transcript.steps > steps {
             (steps, progress) = (follower.transcript.steps, Instant::now());
         }
-        if limits.interrupted.load(Ordering::Relaxed) {
-            return Ok(End::Interrupted);
-        }
-        if Instant::now() > limits.end {
-            return Ok(End::OutOfTime);
+        if let Some(end) = limits.reached() {
+            return Ok(end);
         }
         if progress.elapsed() > limits.stall {
             return Ok(End::Stalled);

@@ -63,18 +63,18 @@ pub(crate) struct Tally {
 pub(crate) struct Sink<'a> {
     /// The directory of the logs.
     pub(crate) logs: &'a Path,
-    pub(crate) shown: &'a mut dyn Write,
+    pub(crate) shown: &'a mut (dyn Write + Send),
 }
 
 impl Tally {
-    /// Runs a program, and what fails of it once more.
+    /// Adds what became of a program, and runs once more what failed of it.
     pub(crate) fn add(
         &mut self,
         program: &Program,
+        first: &Ran,
         limits: &Limits,
         sink: &mut Sink<'_>,
     ) -> anyhow::Result<()> {
-        let first = run(program, &[], limits, sink.logs, sink.shown)?;
         let mut took = first.took;
         let counts = first.transcript.counts;
         if first.succeeded() && (counts.is_some() || !first.transcript.is_libtest) {
@@ -84,20 +84,20 @@ impl Tally {
             self.passed += if none { 1 } else { counts.passed };
             self.skipped += counts.skipped;
         } else if matches!(first.end, End::OutOfTime | End::Interrupted) {
-            let why = why(&first);
+            let why = why(first);
             self.failed.push(Fault::new(program, None, &why));
         } else if first.transcript.is_libtest {
-            took += self.repeat_tests(program, &first, limits, sink)?;
+            took += self.repeat_tests(program, first, limits, sink)?;
         } else {
-            took += self.repeat_whole(program, &first, limits, sink)?;
+            took += self.repeat_whole(program, first, limits, sink)?;
         }
         self.times.push((program.name.clone(), took));
         Ok(())
     }
 
-    /// Says that a program was not run.
-    pub(crate) fn left_out(&mut self, program: &Program, why: &str) {
-        self.failed.push(Fault::new(program, None, why));
+    /// Says that a program was not run, since the run was over.
+    pub(crate) fn left_out(&mut self, program: &Program, end: End) {
+        self.failed.push(Fault::new(program, None, &ending(end)));
     }
 
     fn repeat_whole(
@@ -248,7 +248,11 @@ impl Tally {
 }
 
 fn why(ran: &Ran) -> String {
-    match ran.end {
+    ending(ran.end)
+}
+
+fn ending(end: End) -> String {
+    match end {
         End::Exited(status) if status.success() => "it ended without a summary".to_owned(),
         End::Exited(status) => status.to_string(),
         End::Stalled => "no test finished for too long".to_owned(),

@@ -66,7 +66,10 @@ impl Rig {
             logs: &self.dir.path().join("logs"),
             shown: &mut self.shown,
         };
-        self.tally.add(&program, &self.limits, &mut sink).unwrap();
+        let first = run(&program, &[], &self.limits, sink.logs, sink.shown).unwrap();
+        self.tally
+            .add(&program, &first, &self.limits, &mut sink)
+            .unwrap();
     }
 
     /// Runs what speaks as libtest does.
@@ -254,6 +257,9 @@ fn understands_the_real_libtest() {
     assert_eq!(nothing.transcript.counts, None);
     let unfinished = unfinished_tests(&program, &nothing, &rig.limits, &mut sink).unwrap();
     assert_eq!(unfinished, BTreeSet::from([name.to_owned()]));
-    rig.tally.add(&program, &rig.limits, &mut sink).unwrap();
+    let first = run(&program, &[], &rig.limits, sink.logs, sink.shown).unwrap();
+    rig.tally
+        .add(&program, &first, &rig.limits, &mut sink)
+        .unwrap();
     assert_eq!(rig.last_line(), "1 passed, 0 failed, 0 skipped");
 }

@@ -1,0 +1,119 @@
+//! Runs the programs: those that need root one after the other, and beside them those that only compute.
+//!
+//! A test that needs root mounts, starts engines and counts pages of the page cache, which another of its kind
+//! would disturb; and it mostly waits. The others use what it leaves of the processors, at a lower priority.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context as _, anyhow};
+
+use super::program::Program;
+use super::run::{Limits, Ran, run};
+
+/// What became of the programs, by their position in the list; those that are missing were not run.
+pub(super) type Results = BTreeMap<usize, Ran>;
+
+/// Runs each program once.
+pub(super) fn run_each(
+    programs: &[Program],
+    limits: &Limits,
+    logs: &Path,
+    shown: &mut (dyn Write + Send),
+) -> anyhow::Result<Results> {
+    let stage = Stage {
+        count: programs.len(),
+        limits,
+        logs,
+        shown: Mutex::new(shown),
+    };
+    let numbered = || programs.iter().enumerate();
+    let alone: Vec<_> = numbered().filter(|(_, one)| one.needs_root()).collect();
+    let beside: Vec<_> = numbered().filter(|(_, one)| !one.needs_root()).collect();
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| stage.run_quietly(&beside));
+        let alone = stage.run_live(&alone);
+        let beside = beside.join().map_err(|_| anyhow!("a lane panicked"))?;
+        let mut results = alone?;
+        results.append(&mut beside?);
+        Ok(results)
+    })
+}
+
+/// What the lanes share.
+struct Stage<'a> {
+    count: usize,
+    limits: &'a Limits,
+    logs: &'a Path,
+    shown: Mutex<&'a mut (dyn Write + Send)>,
+}
+
+impl Stage<'_> {
+    /// Shows the output as it comes.
+    fn run_live(&self, programs: &[(usize, &Program)]) -> anyhow::Result<Results> {
+        self.run(programs, |program, number| {
+            let mut shown = Shared(&self.shown);
+            write!(shown, "{}", self.title(program, number))?;
+            run(program, &[], self.limits, self.logs, &mut shown)
+        })
+    }
+
+    /// Shows the output of each program in one piece, when it ends.
+    fn run_quietly(&self, programs: &[(usize, &Program)]) -> anyhow::Result<Results> {
+        self.run(programs, |program, number| {
+            let mut output = self.title(program, number).into_bytes();
+            let ran = run(
+                &program.at_lower_priority(),
+                &[],
+                self.limits,
+                self.logs,
+                &mut output,
+            );
+            Shared(&self.shown).write_all(&output)?;
+            ran
+        })
+    }
+
+    fn run(
+        &self,
+        programs: &[(usize, &Program)],
+        run: impl Fn(&Program, usize) -> anyhow::Result<Ran>,
+    ) -> anyhow::Result<Results> {
+        let mut results = Results::new();
+        for (index, program) in programs {
+            if self.limits.reached().is_some() {
+                break;
+            }
+            let ran = run(program, index + 1).with_context(|| program.name.clone())?;
+            results.insert(*index, ran);
+        }
+        Ok(results)
+    }
+
+    fn title(&self, program: &Program, number: usize) -> String {
+        format!("\n==> {number} of {}: {}\n", self.count, program.name)
+    }
+}
+
+/// Output that two lanes write, a piece at a time.
+struct Shared<'a, 'b>(&'a Mutex<&'b mut (dyn Write + Send)>);
+
+impl Write for Shared<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Output has no state that a panic could leave half changed.
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests;

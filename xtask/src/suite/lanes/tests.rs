@@ -1,0 +1,93 @@
+//! Scripts that meet each other, or find out that they cannot.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::super::run::End;
+use std::time::Instant;
+
+use super::*;
+
+/// Far more than a script takes, on any machine.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Scripts with names, in a directory of their own.
+struct Rig {
+    dir: tempfile::TempDir,
+    limits: Limits,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            limits: Limits {
+                stall: LONG,
+                end: Instant::now() + LONG,
+                interrupted: Arc::new(AtomicBool::new(false)),
+            },
+        }
+    }
+
+    fn program(&self, name: &str, script: &str) -> Program {
+        Program {
+            name: name.to_owned(),
+            file: "/bin/bash".into(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            directory: self.dir.path().to_owned(),
+        }
+    }
+
+    fn run(&self, programs: &[Program]) -> (Results, String) {
+        let mut shown = Vec::new();
+        let logs = self.dir.path().join("logs");
+        let results = run_each(programs, &self.limits, &logs, &mut shown).unwrap();
+        (results, String::from_utf8(shown).unwrap())
+    }
+}
+
+#[test]
+fn what_only_computes_runs_beside_what_needs_root() {
+    let rig = Rig::new();
+    let meet = |own: &str, other: &str| {
+        format!("touch {own}; until [ -e {other} ]; do sleep 0.01; done; nice")
+    };
+    let (results, shown) = rig.run(&[
+        rig.program("a test privileged_a", &meet("a", "b")),
+        rig.program("b lib b", &meet("b", "a")),
+    ]);
+    assert!(results.values().all(Ran::succeeded) && results.len() == 2);
+    let niceness = |title: &str| -> i32 {
+        let (_, after) = shown.split_once(&format!("==> {title}\n")).unwrap();
+        after.lines().next().unwrap().parse().unwrap()
+    };
+    let own = niceness("1 of 2: a test privileged_a");
+    assert_eq!(niceness("2 of 2: b lib b"), 19.min(own + 5), "{shown}");
+}
+
+#[test]
+fn two_that_need_root_never_run_together() {
+    let rig = Rig::new();
+    let alone = "mkdir alone && sleep 0.1 && rmdir alone";
+    let programs = ["a", "b", "c"].map(|name| {
+        let name = format!("{name} test privileged_{name}");
+        rig.program(&name, alone)
+    });
+    let (results, _) = rig.run(&programs);
+    assert!(results.values().all(Ran::succeeded) && results.len() == 3);
+}
+
+#[test]
+fn after_an_interruption_nothing_begins() {
+    let rig = Rig::new();
+    rig.limits
+        .interrupted
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let (results, _) = rig.run(&[
+        rig.program("a test privileged_a", "exit 1"),
+        rig.program("b lib b", "exit 1"),
+    ]);
+    assert!(results.is_empty());
+    assert_eq!(rig.limits.reached(), Some(End::Interrupted));
+}
