@@ -117,7 +117,8 @@ impl Serving {
     /// that is to outlive its server passes no files through: the kernel's ids of those end
     /// with the server. `private` is the root of a mount that no path leads to: the prewarm walks
     /// through it. The handshake is in [`Serving::hello`]; the starter of the next server must have
-    /// it.
+    /// it. A process that starts servers keeps no regular file of the mount open: the new program would close its
+    /// copy at `execve`, and wait for an answer (FUSE_FLUSH) that only it can give, until one server has given it.
     ///
     /// # Errors
     /// If an earlier server gave another response to the handshake, or the kernel does not respond.
