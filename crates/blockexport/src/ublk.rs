@@ -32,6 +32,7 @@ use rawio::ublk::{Attributes, Shape};
 
 pub use self::made::{Channel, KernelDevice};
 use self::queues::Queues;
+pub use self::queues::Rings;
 use self::request::Served;
 use crate::budget::Budget;
 use crate::error::ExportError;
@@ -100,9 +101,12 @@ impl Exporter for UblkExporter {
     ) -> Result<Box<dyn Export>, ExportError> {
         let kernel = KernelDevice::prepare(place.path(), &device.info(), &self.config)?;
         let served = kernel.channel();
-        let served = served.and_then(|channel| UblkExport::serve(channel, device, &self.config));
+        let served = served.and_then(|channel| {
+            let rings = Rings::of(&channel).map_err(ExportError::Ublk)?;
+            UblkExport::serve(channel, rings, device, &self.config)
+        });
         let mut export = served.inspect_err(|_| kernel.give_up())?;
-        if let Err(error) = kernel.start(place.path()) {
+        if let Err(error) = kernel.start(place.path(), std::process::id()) {
             // Its threads end with the device, or with this process.
             export.queues = None;
             kernel.give_up();
@@ -124,7 +128,21 @@ pub fn serve(
     device: Arc<dyn BlockDevice>,
     config: &UblkConfig,
 ) -> Result<Box<dyn Export>, ExportError> {
-    Ok(Box::new(UblkExport::serve(channel, device, config)?))
+    let rings = Rings::of(&channel).map_err(ExportError::Ublk)?;
+    serve_on(channel, rings, device, config)
+}
+
+/// Answers requests as [`serve`] does, by rings that were made before this process was confined.
+///
+/// # Errors
+/// As [`serve`], and if the device has more queues, or larger ones, than the rings are for.
+pub fn serve_on(
+    channel: Channel,
+    rings: Rings,
+    device: Arc<dyn BlockDevice>,
+    config: &UblkConfig,
+) -> Result<Box<dyn Export>, ExportError> {
+    Ok(Box::new(UblkExport::serve(channel, rings, device, config)?))
 }
 
 /// Returns what users see of a device.
@@ -168,6 +186,7 @@ struct UblkExport {
 impl UblkExport {
     fn serve(
         channel: Channel,
+        rings: Rings,
         device: Arc<dyn BlockDevice>,
         config: &UblkConfig,
     ) -> Result<Self, ExportError> {
@@ -178,7 +197,7 @@ impl UblkExport {
             budget: Budget::new(config.memory_bytes.max(REQUEST_MAX_BYTES.into())),
         };
         let address = format!("/dev/ublkb{}", channel.id);
-        let queues = Queues::start(channel, &Arc::new(served), config.threads);
+        let queues = Queues::start(channel, rings, &Arc::new(served), config.threads);
         Ok(Self {
             address,
             _kernel: meter.client(),

@@ -19,7 +19,7 @@ use std::process::Command;
 use testkit::guest::Guest;
 
 /// How many tests there are in `inside`, so that none is left out unseen.
-const INSIDE: usize = 8;
+const INSIDE: usize = 9;
 
 #[test]
 fn devices_do_in_a_guest_what_exports_promise() {
@@ -42,7 +42,7 @@ mod inside {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
     use std::time::{Duration, Instant};
 
-    use blockexport::ublk::{UblkConfig, UblkExporter};
+    use blockexport::ublk::{KernelDevice, UblkConfig, UblkExporter};
     use blockexport::{ExportError, Exporter as _};
     use blocks::testing::MemDevice;
     use blocks::{BlockDevice as _, DeviceInfo};
@@ -62,6 +62,31 @@ mod inside {
     #[ignore = "in the guest"]
     fn it_conforms() {
         conformance::run(&UblkRig::new());
+    }
+
+    /// The kernel's limit, 64 unless the module is told another one, is for devices of users without root.
+    #[test]
+    #[ignore = "in the guest"]
+    fn root_has_more_devices_than_others_may() {
+        let limit = fs::read_to_string("/sys/module/ublk_drv/parameters/ublks_max").unwrap();
+        let limit: usize = limit.trim().parse().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let info = DeviceInfo::read_only(SIZE, 512);
+        let config = UblkConfig {
+            queues: 1,
+            depth: 1,
+            ..UblkConfig::default()
+        };
+        let make = |number: usize| {
+            KernelDevice::prepare(&dir.path().join(number.to_string()), &info, &config).unwrap()
+        };
+        let made: Vec<_> = (0..=limit).map(make).collect();
+        let ids = made.iter().map(|device| device.channel().unwrap().id);
+        let ids: std::collections::HashSet<_> = ids.collect();
+        assert_eq!(ids.len(), limit + 1);
+        for device in made {
+            device.give_up();
+        }
     }
 
     #[test]

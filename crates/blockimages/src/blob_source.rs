@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lsmt::{Layer, ReadAt};
+use lsmt::{Layer, ReadAt, SegmentBudget};
 
 use crate::{ImageError, LayerStart, Start};
 
@@ -20,7 +20,7 @@ pub struct RemoteLayer {
 /// Opens blobs that are not on this machine.
 pub trait BlobSource: Send + Sync {
     /// Opens layers of one image, whose blobs are below the address `blob_url`, and begins to fetch what its
-    /// start is known to read. Returns them in the same order.
+    /// start is known to read. Returns them in the same order. All layers of the image have one `budget`.
     ///
     /// # Errors
     /// If there is no such blob, or it is no layer.
@@ -29,6 +29,7 @@ pub trait BlobSource: Send + Sync {
         blob_url: &str,
         layers: &[RemoteLayer],
         start: &Start,
+        budget: &SegmentBudget,
     ) -> Result<Vec<Layer>, ImageError>;
 
     /// Opens a blob that is no block image, a layer of a container image, and begins to fetch what the start is known to

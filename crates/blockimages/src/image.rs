@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use lsmt::{FileStorage, Layer, Stack};
+use lsmt::{FileStorage, Layer, SegmentBudget, Stack};
 
 use crate::config::Place;
 use crate::error::file;
@@ -75,17 +75,18 @@ fn started_layers(
     start: &Start,
 ) -> Result<Vec<Arc<Layer>>, ImageError> {
     let base = path.parent().unwrap_or(Path::new("."));
+    let budget = SegmentBudget::default();
     let mut elsewhere = Vec::new();
     let mut layers = Vec::new();
     for (number, lower) in (0..).zip(&config.lowers) {
         if lower.is_turbo() {
-            let from = (remote, start);
+            let from = (remote, start, &budget);
             let opened = open_turbo_layer(number, lower, base, &config.repo_blob_url, from);
             layers.push(Some(opened?));
             continue;
         }
         match lower.place(base) {
-            Place::Local(path) => layers.push(Some(local_layer(number, &path, start)?)),
+            Place::Local(path) => layers.push(Some(local_layer(number, &path, start, &budget)?)),
             Place::Remote { digest, .. } if digest.is_empty() => {
                 let rule = "a layer has neither a file nor a digest";
                 let path = path.to_owned();
@@ -105,7 +106,7 @@ fn started_layers(
         let remote = remote.ok_or_else(|| ImageError::Remote {
             digest: first.digest.clone(),
         })?;
-        let opened = remote.open(&config.repo_blob_url, &elsewhere, start)?;
+        let opened = remote.open(&config.repo_blob_url, &elsewhere, start, &budget)?;
         let missing = layers.iter_mut().filter(|layer| layer.is_none());
         for (place, layer) in missing.zip(opened) {
             *place = Some(layer);
@@ -115,11 +116,16 @@ fn started_layers(
 }
 
 /// Opens a layer of this machine; `number` is its place, from the bottom.
-fn local_layer(number: u32, path: &Path, start: &Start) -> Result<Layer, ImageError> {
+fn local_layer(
+    number: u32,
+    path: &Path,
+    start: &Start,
+    budget: &SegmentBudget,
+) -> Result<Layer, ImageError> {
     let opened = File::open(path).map_err(file("opening the layer", path))?;
     let content = lsmt::open_content(Arc::new(FileStorage::new(opened)));
     let start = start.of_layer(number);
-    let layer = content.and_then(|content| Layer::open(start.watched(content)));
+    let layer = content.and_then(|content| Layer::open_within(start.watched(content), budget));
     layer.map_err(|source| ImageError::Layer {
         number: number as usize + 1,
         name: path.display().to_string(),

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use blocks::Digest;
-use lsmt::{Layer, LsmtError, ReadAt, Window, ZFile};
+use lsmt::{Layer, LsmtError, ReadAt, SegmentBudget, Window, ZFile};
 use parking_lot::Mutex;
 
 use crate::cache::{BlobCache, CachedBlob, Filler, PlanFetcher};
@@ -126,8 +126,9 @@ impl BlobSource for CachedBlobs {
         blob_url: &str,
         layers: &[RemoteLayer],
         start: &Start,
+        budget: &SegmentBudget,
     ) -> Result<Vec<Layer>, ImageError> {
-        let opened = self.open_together(blob_url, layers, start)?;
+        let opened = self.open_together(blob_url, layers, start, budget)?;
         let planned = |blob: &OpenedBlob| {
             let (cached, stored) = (Arc::clone(&blob.cached), blob.planned.clone());
             let ranges = stored.into_iter();
@@ -197,6 +198,7 @@ impl CachedBlobs {
         blob_url: &str,
         layers: &[RemoteLayer],
         start: &Start,
+        budget: &SegmentBudget,
     ) -> Result<Vec<OpenedBlob>, ImageError> {
         let next = AtomicUsize::new(0);
         let opened = Mutex::new(Vec::with_capacity(layers.len()));
@@ -206,7 +208,7 @@ impl CachedBlobs {
                     Some(next.fetch_add(1, Relaxed)).filter(|at| *at < layers.len())
                 {
                     let layer = &layers[at];
-                    let blob = self.open_one(blob_url, layer, start.of_layer(layer.number));
+                    let blob = self.open_one(blob_url, layer, start.of_layer(layer.number), budget);
                     opened.lock().push((at, blob));
                 }
             };
@@ -245,9 +247,10 @@ impl CachedBlobs {
         blob_url: &str,
         layer: &RemoteLayer,
         start: LayerStart<'_>,
+        budget: &SegmentBudget,
     ) -> Result<OpenedBlob, ImageError> {
         let cached = self.cached(blob_url, layer)?;
-        let opened = open_layer(&cached, start).map_err(|error| ImageError::Origin {
+        let opened = open_layer(&cached, start, budget).map_err(|error| ImageError::Origin {
             digest: layer.digest.clone(),
             source: error.into(),
         })?;
@@ -263,10 +266,14 @@ impl CachedBlobs {
 }
 
 /// Opens the layer in a blob; what cannot be opened is fetched again, in case that it is wrong.
-fn open_layer(blob: &Arc<CachedBlob>, start: LayerStart<'_>) -> lsmt::Result<(Layer, BlobContent)> {
+fn open_layer(
+    blob: &Arc<CachedBlob>,
+    start: LayerStart<'_>,
+    budget: &SegmentBudget,
+) -> lsmt::Result<(Layer, BlobContent)> {
     let open = || {
         let content = BlobContent::open(blob)?;
-        let layer = Layer::open(start.watched(content.reader()))?;
+        let layer = Layer::open_within(start.watched(content.reader()), budget)?;
         Ok((layer, content))
     };
     let mut tries = 0;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use blocks::Digest;
 use flate2::read::GzDecoder;
-use lsmt::{FileStorage, GzipIndex, GzipTar, Layer, LsmtError, ReadAt};
+use lsmt::{FileStorage, GzipIndex, GzipTar, Layer, LsmtError, ReadAt, SegmentBudget};
 
 use crate::config::Place;
 use crate::error::file;
@@ -112,7 +112,7 @@ pub(crate) fn open_layer(
     lower: &LowerConfig,
     base: &Path,
     blob_url: &str,
-    (remote, start): (Option<&dyn BlobSource>, &Start),
+    (remote, start, budget): (Option<&dyn BlobSource>, &Start, &SegmentBudget),
 ) -> Result<Layer, ImageError> {
     let start = start.of_layer(number);
     let Place::Local(path) = lower.place(base) else {
@@ -155,7 +155,7 @@ pub(crate) fn open_layer(
         None => target,
         Some(index) => Arc::new(GzipTar::open(target, index).map_err(failed)?),
     };
-    lsmt::open_turbo_blob(meta, tar).map_err(failed)
+    lsmt::open_turbo_blob_within(meta, tar, budget).map_err(failed)
 }
 
 fn storage(path: &Path) -> Result<Arc<FileStorage>, ImageError> {

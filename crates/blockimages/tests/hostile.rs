@@ -148,6 +148,40 @@ fn nothing_is_made_in_a_directory_that_others_may_write_to() {
     convert(&dir).unwrap();
 }
 
+/// It is believed like a command line: a layer in it may be any file, and be written to.
+#[test]
+fn a_configuration_that_another_user_can_change_is_not_used() {
+    let lab = Lab::new(1);
+    let dir = lab.dir.path().join("image");
+    let top = (Top::Pair(UpperKind::Append), Some(1 << 20));
+    manage::create(&dir, DeviceConfig::default(), top.0, top.1).unwrap();
+    let config = dir.join("config.v1.json");
+    let open = || blockimages::open_image(&dir, None).map(drop);
+    open().unwrap();
+    let chmod =
+        |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    for (path, open_mode, mode) in [
+        (&config, 0o666, 0o644),
+        (&dir, 0o777, 0o755),
+        (&lab.dir.path().to_owned(), 0o777, 0o755),
+    ] {
+        chmod(path, open_mode);
+        let refused = open().unwrap_err();
+        let why = std::error::Error::source(&refused).unwrap().to_string();
+        assert!(why.contains(path.to_str().unwrap()), "{refused}: {why}");
+        manage::commit(&dir, None, lsmt::BlobOptions::default(), b"").unwrap_err();
+        manage::status(&dir).unwrap_err();
+        chmod(path, mode);
+        open().unwrap();
+    }
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&config, Some(65534), None).unwrap();
+        open().unwrap_err();
+        std::os::unix::fs::chown(&config, Some(0), None).unwrap();
+        open().unwrap();
+    }
+}
+
 /// Serves what `answer` says to the head of each request, and returns the address and the heads that came.
 fn server(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -17,7 +17,7 @@ use blockimages::{
     StartRecorder, open_image, open_image_from,
 };
 use blocks::BlockDevice;
-use lsmt::{FileStorage, Layer, ReadAt};
+use lsmt::{FileStorage, Layer, ReadAt, SegmentBudget};
 use oci::Platform;
 use serde_json::json;
 use testkit::layouts::{LayoutDir, layer, named};
@@ -143,7 +143,13 @@ impl ReadAt for CountingBlob {
 }
 
 impl BlobSource for Counting {
-    fn open(&self, _: &str, _: &[RemoteLayer], _: &Start) -> Result<Vec<Layer>, ImageError> {
+    fn open(
+        &self,
+        _: &str,
+        _: &[RemoteLayer],
+        _: &Start,
+        _: &SegmentBudget,
+    ) -> Result<Vec<Layer>, ImageError> {
         unreachable!("there is no layer with data")
     }
 

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
+use confine::Identity;
 use host::size::Size;
 use node_api::image::{ImageSpec, Prefetch, RegistrySpec};
+
+use crate::worker_user::WorkerUserArg;
 
 /// Who is asked for layers before their registry.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -33,9 +36,19 @@ pub(crate) struct ImageArgs {
     image_cache_limit: Size,
     #[command(flatten)]
     mirror: MirrorArgs,
+    #[command(flatten)]
+    worker_user: WorkerUserArg,
 }
 
 impl ImageArgs {
+    /// Returns who the daemon of a mount that no node serves becomes.
+    ///
+    /// # Errors
+    /// If there is no such user.
+    pub(crate) fn daemon_user(&self) -> anyhow::Result<Option<Identity>> {
+        self.worker_user.identity()
+    }
+
     /// Checks that nothing is said of a block image, because the source is none.
     ///
     /// # Errors
@@ -44,6 +57,10 @@ impl ImageArgs {
         ensure!(
             self.image_cache.is_none(),
             "--image-cache is for block images: name the source overlaybd:IMAGE"
+        );
+        ensure!(
+            !self.worker_user.is_given(),
+            "--worker-user is for block images: name the source overlaybd:IMAGE"
         );
         Ok(())
     }

@@ -21,6 +21,7 @@ mod stage;
 mod start;
 mod status_text;
 mod store_args;
+mod worker_user;
 mod xattrs_arg;
 pub mod yolofs;
 

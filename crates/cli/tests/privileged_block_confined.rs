@@ -25,6 +25,10 @@ const SECRET: &str = "/etc/shadow";
 const KEEPS: &str = "000000000000001b";
 /// These, and `CAP_SYS_ADMIN`.
 const MOUNTS: &str = "000000000020001b";
+/// `CAP_DAC_OVERRIDE`, `CAP_DAC_READ_SEARCH`, `CAP_FOWNER`, `CAP_IPC_LOCK`, `CAP_SYS_ADMIN`.
+const SERVES: &str = "000000000020400e";
+/// A user of no other meaning, and its group.
+const NOBODY: &str = "65534:65534";
 const DIGEST: [u8; 32] = [2; 32];
 
 /// An image whose layer is in a registry that takes connections and never answers, with a writable one on top.
@@ -34,17 +38,24 @@ struct Silent {
 }
 
 impl Silent {
+    /// One whose writable layer is a pair of files.
     fn new(lab: &Lab) -> Self {
+        let upper = serde_json::json!({"data": "data", "index": "index"});
+        let silent = Self::with_upper(lab, "image", &upper);
+        for file in ["data", "index"] {
+            fs::write(silent.image.join(file), "").unwrap();
+        }
+        silent
+    }
+
+    fn with_upper(lab: &Lab, name: &str, upper: &serde_json::Value) -> Self {
         let registry = TcpListener::bind("127.0.0.1:0").unwrap();
-        let image = lab.make_dir("image");
+        let image = lab.make_dir(name);
         let config = serde_json::json!({
             "repoBlobUrl": format!("http://{}/v2/some/app/blobs", registry.local_addr().unwrap()),
             "lowers": [{"digest": Digest(DIGEST).to_string(), "size": 1 << 20}],
-            "upper": {"data": "data", "index": "index"},
+            "upper": upper,
         });
-        for file in ["data", "index"] {
-            fs::write(image.join(file), "").unwrap();
-        }
         fs::write(image.join("config.v1.json"), config.to_string()).unwrap();
         Self { registry, image }
     }
@@ -83,6 +94,16 @@ fn attack(
     inside: Option<&Path>,
     command: &mut dyn FnMut() -> Command,
 ) {
+    attack_reader(lab, (capabilities, DENIED), inside, command);
+}
+
+/// The same, of what may read this much of what only root may read.
+fn attack_reader(
+    lab: &Lab,
+    (capabilities, reads): (&str, Came),
+    inside: Option<&Path>,
+    command: &mut dyn FnMut() -> Command,
+) {
     let outside = lab.path("outside");
     let mut attacked = |deed, path: &Path| {
         let confined = || {
@@ -100,7 +121,7 @@ fn attack(
     };
     for (deed, path, expected) in [
         (Deed::Make, outside.as_path(), DENIED),
-        (Deed::Read, Path::new(SECRET), DENIED),
+        (Deed::Read, Path::new(SECRET), reads),
         (Deed::Execute, Path::new("/bin/true"), KILLED),
         (Deed::Mount, Path::new("/"), KILLED),
         (Deed::Call, Path::new("/"), UNKNOWN),
@@ -141,6 +162,18 @@ fn privileged_block_who_reads_layers_of_a_registry_does_nothing_else() {
             command
         });
     }
+    attack(&lab, KEEPS, None, &mut || {
+        let mut command = block(&lab, "plan");
+        command.arg("push").arg(&silent.image);
+        command.arg(silent.reference().trim_start_matches("docker://"));
+        command
+    });
+    let live = Silent::with_upper(&lab, "live", &serde_json::json!({"dir": "layers"}));
+    attack(&lab, KEEPS, Some(&live.image), &mut || {
+        let mut command = block(&lab, "commit");
+        command.arg(&live.image).arg("--cache").arg(&cache);
+        command
+    });
     attack(&lab, KEEPS, Some(&new), &mut || {
         let mut command = block(&lab, "create");
         command.arg(&new).args(["--lower", &silent.reference()]);
@@ -161,6 +194,68 @@ fn privileged_block_who_reads_layers_of_a_registry_does_nothing_else() {
         child
     };
     assert_eq!(one_does(free, Deed::Make, &outside), Came::Done);
+}
+
+/// What waits for a layer that is a pipe, which nobody writes to.
+#[test]
+fn privileged_block_who_shows_an_image_does_nothing_else() {
+    let lab = Lab::new();
+    let image = lab.make_dir("image");
+    nix::unistd::mkfifo(&image.join("layer"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let config = serde_json::json!({"lowers": [{"file": "layer"}]});
+    fs::write(image.join("config.v1.json"), config.to_string()).unwrap();
+    attack(&lab, KEEPS, None, &mut || {
+        let mut command = block(&lab, "status");
+        command.arg(&image);
+        command
+    });
+}
+
+/// The server of a block device has rings, which it may not change, and no driver: another process has that.
+#[test]
+fn privileged_block_who_serves_a_block_device_does_nothing_else() {
+    let lab = Lab::new();
+    let silent = Silent::with_upper(&lab, "image", &serde_json::Value::Null);
+    let cache = lab.make_dir("cache");
+    attack(&lab, KEEPS, Some(&cache), &mut || {
+        let mut command = block(&lab, "export");
+        command.arg(&silent.image).arg("--cache").arg(&cache);
+        command.arg("--ublk").arg(lab.path("device"));
+        command
+    });
+}
+
+/// The daemon of a mount without a node is not root. It reads what permissions allow, as a worker does.
+#[test]
+fn privileged_block_who_mounts_an_image_does_nothing_else() {
+    let lab = Lab::new();
+    let (disk, at) = (lab.path("disk.raw"), lab.make_dir("mounted"));
+    fs::write(&disk, vec![7; 1 << 20]).unwrap();
+    attack_reader(&lab, (SERVES, Came::Done), None, &mut || {
+        // What a daemon leaves that was killed.
+        let _none = Command::new("umount").arg("-l").arg(&at).output().unwrap();
+        let mut command = lab.yolofs();
+        command.args(["mount", "--foreground", "--worker-user", NOBODY]);
+        command.arg(format!("overlaybd:{}", disk.display()));
+        command.arg(&at);
+        command
+    });
+    let _none = Command::new("umount").arg("-l").arg(&at).output().unwrap();
+    let mut mount = lab.yolofs();
+    mount.args(["mount", "--foreground", "--worker-user", NOBODY]);
+    mount.arg(format!("overlaybd:{}", disk.display())).arg(&at);
+    let mut daemon = start(&mut mount);
+    until_confined(&daemon);
+    let shown = status(&daemon);
+    for ids in ["Uid", "Gid"] {
+        assert!(
+            shown.contains(&format!("\n{ids}:\t65534\t65534\t65534\t65534\n")),
+            "{shown}"
+        );
+    }
+    assert!(fs::read(at.join("disk")).unwrap() == fs::read(&disk).unwrap());
+    ok(lab.yolofs().arg("umount").arg(&at));
+    assert!(daemon.wait().unwrap().success());
 }
 
 #[test]

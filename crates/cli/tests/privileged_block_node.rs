@@ -408,7 +408,8 @@ fn privileged_block_an_image_is_mounted_as_any_source() {
         lab.umount(mountpoint);
         assert!(!mountpoint.join("disk").exists());
     };
-    look(&lab.mount(&source, "alone", &["--standalone"]));
+    let as_nobody = ["--standalone", "--worker-user", "65534:65534"];
+    look(&lab.mount(&source, "alone", &as_nobody));
     look(&lab.mount(&source, "no-node", &[]));
     let mut service = Service::start(&lab);
     let mountpoint = lab.mount(&source, "of-the-node", &[]);
@@ -424,7 +425,7 @@ fn privileged_block_an_image_is_mounted_as_any_source() {
     let content = noise(13, 3 << 20);
     let pushed = pushed(&lab, &registry, &content);
     let source = PathBuf::from(format!("overlaybd:{}", pushed.display()));
-    for (name, flags) in [("fetched", &["--standalone"][..]), ("by-node", &[])] {
+    for (name, flags) in [("fetched", &as_nobody[..]), ("by-node", &[])] {
         let cache = lab.path(&format!("cache-{name}"));
         // A mirror that has nothing is asked first.
         let mirror = testkit::scripted::Scripted::start(|_| (404, vec![], ""));

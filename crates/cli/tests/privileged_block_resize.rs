@@ -7,14 +7,15 @@ mod block_client;
 mod lab;
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
-use block_attached::{attach, device, kill_worker, writable};
+use block_attached::{attach, device, kill_worker, until_served, writable};
 use block_client::Writer;
-use lab::service::Service;
-use lab::{Lab, fails, ok};
+use lab::service::{Service, signal_to};
+use lab::{Lab, fails, ok, until};
 
 /// A device grows under a client: those that connect later see its new size, also after its worker was killed.
 #[test]
@@ -72,5 +73,49 @@ fn privileged_block_a_device_grows_while_it_is_used() {
     let mut none = lab.yolofs();
     none.args(["block", "resize", "--attached", "vm", "48M"]);
     assert!(fails(1, &mut none).contains("no device"));
+    drop(service);
+}
+
+/// A worker is killed while it makes its device larger: the device has the old size or the new one, and can be made larger
+/// again.
+#[test]
+fn privileged_block_a_worker_that_is_killed_in_a_resize_leaves_one_of_both_sizes() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let image = writable(&lab, "image", "live", "16M");
+    let attached = attach(&lab, &image, "vm", &[]);
+    let address = attached["address"].as_str().unwrap();
+    let start = ["-f", "raw", "-c", "write -P 7 0 1M", "-c", "flush", address];
+    ok(Command::new("qemu-io").args(start));
+    for round in 0..4_u64 {
+        let sizes = [16 << 20, 17 << 20].map(|size| size + (round << 20));
+        let worker = until_served(&lab, "vm", 0);
+        let mut resize = lab.yolofs();
+        resize.args(["block", "resize", "--attached", "vm"]);
+        resize.arg(sizes[1].to_string());
+        let mut resize = resize.stderr(Stdio::null()).spawn().unwrap();
+        // At once, and when it has just grown.
+        if round % 2 == 1 {
+            until("the device to grow", || {
+                device(&lab, "vm")["served"]["size"] == sizes[1]
+            });
+        }
+        signal_to(worker, Signal::SIGKILL);
+        let said = resize.wait().unwrap().success();
+        until_served(&lab, "vm", worker);
+        let size = device(&lab, "vm")["served"]["size"].as_u64().unwrap();
+        assert!(sizes.contains(&size), "{round}: {size}");
+        assert!(!said || size == sizes[1], "{round}: it was said to be done");
+        let mut again = lab.yolofs();
+        again.args(["block", "resize", "--attached", "vm"]);
+        ok(again.arg(sizes[1].to_string()));
+        let end = sizes[1] - (1 << 20);
+        let write = format!("write -P 9 {end} 1M");
+        let read = ["-c", "read -P 7 0 1M", address];
+        ok(Command::new("qemu-io")
+            .args(["-f", "raw", "-c", &write])
+            .args(read));
+    }
+    ok(lab.yolofs().args(["block", "detach", "vm"]));
     drop(service);
 }

@@ -14,7 +14,7 @@ use std::process::Command;
 use testkit::guest::Guest;
 
 /// How many tests there are in `inside`, so that none is left out unseen.
-const INSIDE: usize = 3;
+const INSIDE: usize = 4;
 
 #[test]
 fn privileged_block_devices_of_the_machine_in_a_guest() {
@@ -42,10 +42,10 @@ fn privileged_block_devices_of_the_machine_in_a_guest() {
 /// What the guest runs.
 mod inside {
     use std::fs::{self, File};
-    use std::io::Write as _;
+    use std::io::{BufRead as _, BufReader, Write as _};
     use std::os::unix::fs::FileExt as _;
     use std::path::Path;
-    use std::process::Command;
+    use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
     use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -167,6 +167,49 @@ mod inside {
         assert!(!link.is_symlink());
         until("the device to be gone", || !kernels.exists());
         ok(lab.yolofs().args(["block", "verify"]).arg(&image));
+    }
+
+    /// Starts an export of an image as a block device, and waits until it serves.
+    fn export(lab: &Lab, image: &Path, link: &Path) -> Child {
+        let mut export = lab.yolofs();
+        export.args(["block", "export"]).arg(image);
+        export.arg("--ublk").arg(link).stdout(Stdio::piped());
+        let mut export = export.spawn().unwrap();
+        let mut said = String::new();
+        let mut output = BufReader::new(export.stdout.as_mut().unwrap());
+        output.read_line(&mut said).unwrap();
+        assert!(said.contains("is served at"), "{said}");
+        export
+    }
+
+    /// Without a node, the process that has the driver makes and ends the device of one that has not.
+    #[test]
+    #[ignore = "in the guest"]
+    fn an_export_without_the_driver_serves_a_device_and_the_next_one_goes_on() {
+        let lab = Lab::new();
+        let image = writable(&lab, "image", "live", "64M");
+        let link = lab.path("link");
+        let mut first = export(&lab, &image, &link);
+        assert_has_its_device_only(first.id());
+        let status = fs::read_to_string(format!("/proc/{}/status", first.id())).unwrap();
+        assert!(status.contains("\nSeccomp_filters:\t4\n"), "{status}");
+        let kernels = fs::canonicalize(&link).unwrap();
+        let content = noise(3, 1 << 20);
+        fs::write(&link, &content).unwrap();
+        let user = File::open(&link).unwrap();
+        user.sync_all().unwrap();
+        first.kill().unwrap();
+        first.wait().unwrap();
+        let mut next = export(&lab, &image, &link);
+        assert_eq!(fs::canonicalize(&link).unwrap(), kernels);
+        let mut read = vec![0; content.len()];
+        user.read_exact_at(&mut read, 0).unwrap();
+        assert!(read == content);
+        drop(user);
+        signal_to(next.id(), Signal::SIGTERM);
+        assert!(next.wait().unwrap().success());
+        assert!(!link.is_symlink());
+        until("the device to be gone", || !kernels.exists());
     }
 
     #[test]

@@ -124,6 +124,9 @@ pub enum Programs {
 pub enum Rings {
     /// It does. What it has a ring do is seen by no filter of system calls.
     Used,
+    /// It uses those that it has made, which are restricted to what it needs, and is killed if it makes another one, or changes
+    /// one.
+    Made,
     /// Programs of others that it executes may try, are refused with `ENOSYS`, and do without.
     Refused,
     /// It does not, and is killed if it tries.
@@ -142,6 +145,7 @@ pub fn deny_intrusion(programs: Programs, rings: Rings) -> Result<(), ConfineErr
     }
     match rings {
         Rings::Used => {}
+        Rings::Made => denied.push(lists::NEW_RINGS.calls),
         Rings::Refused => refuse(&[lists::RINGS.calls])?,
         Rings::Never => denied.push(lists::RINGS.calls),
     }
@@ -262,6 +266,7 @@ mod tests {
         let killing = [
             &lists::NEVER,
             &lists::RINGS,
+            &lists::NEW_RINGS,
             &lists::ENGINE,
             &lists::PROGRAMS,
         ];

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -53,6 +55,24 @@ pub fn send<T: Serialize>(
         beside = &[];
     }
     Ok(())
+}
+
+/// Waits for a message of the other side, without a deadline; returns `false` if there will be no more.
+///
+/// # Errors
+/// If the system refuses.
+pub fn is_there(stream: &UnixStream) -> anyhow::Result<bool> {
+    loop {
+        let mut wait = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut wait, PollTimeout::NONE) {
+            Ok(_) => {
+                let events = wait[0].revents().unwrap_or(PollFlags::empty());
+                return Ok(!events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR));
+            }
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno).context("waiting for the other side"),
+        }
+    }
 }
 
 /// Receives one message, and the descriptors that came beside it, within `deadline`.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::budget::SegmentBudget;
 use crate::error::{Doing, Result};
 use crate::layer::Layer;
 use crate::storage::ReadAt;
@@ -34,7 +35,16 @@ pub fn open_content(blob: Arc<dyn ReadAt>) -> Result<Arc<dyn ReadAt>> {
 ///
 /// Fails if it cannot be read, is damaged, or breaks a rule of one of the formats.
 pub fn open_blob(blob: Arc<dyn ReadAt>) -> Result<Layer> {
-    Layer::open(open_content(blob)?)
+    open_blob_within(blob, &SegmentBudget::default())
+}
+
+/// Opens a layer of an image, all layers of which have one budget.
+///
+/// # Errors
+///
+/// As [`open_blob`], and if the budget does not suffice.
+pub fn open_blob_within(blob: Arc<dyn ReadAt>, budget: &SegmentBudget) -> Result<Layer> {
+    Layer::open_within(open_content(blob)?, budget)
 }
 
 /// Opens a turboOCI layer: its metadata as they are in `ext4.fs.meta` or `erofs.fs.meta`, and the
@@ -44,5 +54,18 @@ pub fn open_blob(blob: Arc<dyn ReadAt>) -> Result<Layer> {
 ///
 /// As [`open_blob`].
 pub fn open_turbo_blob(meta: Arc<dyn ReadAt>, tar: Arc<dyn ReadAt>) -> Result<Layer> {
-    Layer::open_turbo(open_content(meta)?, tar)
+    open_turbo_blob_within(meta, tar, &SegmentBudget::default())
+}
+
+/// Opens a turboOCI layer of an image, all layers of which have one budget.
+///
+/// # Errors
+///
+/// As [`open_blob_within`].
+pub fn open_turbo_blob_within(
+    meta: Arc<dyn ReadAt>,
+    tar: Arc<dyn ReadAt>,
+    budget: &SegmentBudget,
+) -> Result<Layer> {
+    Layer::open_turbo_within(open_content(meta)?, tar, budget)
 }

@@ -38,6 +38,17 @@ pub enum LsmtError {
         /// The limit.
         limit: u64,
     },
+    /// The layers of an image have more segments together than fit into memory.
+    #[error(
+        "the layers of the image have {found} segments or more together, at most {limit} are allowed: merge or convert \
+         them to fewer layers"
+    )]
+    ImageIndex {
+        /// How many they have, as far as they were counted.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// A checksum does not match.
     #[error("the {part} at byte {at} is damaged: its checksum differs; fetch the blob again")]
     Checksum {

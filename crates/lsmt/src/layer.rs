@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::budget::SegmentBudget;
 use crate::error::{Doing, Result, at_most, rule};
 use crate::header::{DATA_SECTOR, HEADER_BYTES, Header, SEALED_SEGMENTS_MAX};
 use crate::index::Index;
-use crate::num::{SECTOR, size};
+use crate::num::{SECTOR, size, wide};
 use crate::segment::{Content, SEGMENT_BYTES, Segment};
 use crate::storage::{ReadAt, read_vec};
 use crate::uuid::Uuid;
@@ -55,7 +56,21 @@ impl Layer {
     ///
     /// Fails if it cannot be read, or breaks a rule of the format.
     pub fn open(blob: Arc<dyn ReadAt>) -> Result<Self> {
-        let (trailer, mut segments) = read_index(&*blob)?;
+        Self::open_within(blob, &SegmentBudget::default())
+    }
+
+    /// Opens an uncompressed layer of an image, all layers of which have one budget.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`], and if the budget does not suffice: before memory is taken for the index.
+    pub fn open_within(blob: Arc<dyn ReadAt>, budget: &SegmentBudget) -> Result<Self> {
+        let trailer = read_trailer(&*blob)?;
+        paid(budget, trailer.index_size, || Self::opened(blob, trailer))
+    }
+
+    fn opened(blob: Arc<dyn ReadAt>, trailer: Header) -> Result<Self> {
+        let mut segments = read_index(&*blob, &trailer)?;
         check_places(&segments, trailer.index_offset / SECTOR)?;
         for segment in &mut segments {
             *segment = segment.tagged(0);
@@ -74,7 +89,26 @@ impl Layer {
     ///
     /// As [`Self::open`].
     pub fn open_turbo(meta: Arc<dyn ReadAt>, tar: Arc<dyn ReadAt>) -> Result<Self> {
-        let (trailer, segments) = read_index(&*meta)?;
+        Self::open_turbo_within(meta, tar, &SegmentBudget::default())
+    }
+
+    /// Opens the metadata of a turboOCI layer of an image, all layers of which have one budget.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open_within`].
+    pub fn open_turbo_within(
+        meta: Arc<dyn ReadAt>,
+        tar: Arc<dyn ReadAt>,
+        budget: &SegmentBudget,
+    ) -> Result<Self> {
+        let trailer = read_trailer(&*meta)?;
+        let segments = trailer.index_size;
+        paid(budget, segments, || Self::opened_turbo(meta, tar, trailer))
+    }
+
+    fn opened_turbo(meta: Arc<dyn ReadAt>, tar: Arc<dyn ReadAt>, trailer: Header) -> Result<Self> {
+        let segments = read_index(&*meta, &trailer)?;
         let tar_bytes = tar.size().doing("get the size of the layer's tar")?;
         let tar = ZeroTail {
             inner: tar,
@@ -133,6 +167,12 @@ impl Layer {
             .flat_map(|part| part.index.segments().iter().copied())
     }
 
+    /// Returns how many segments it has.
+    pub(crate) fn segment_count(&self) -> u64 {
+        let parts = self.parts.iter();
+        parts.map(|part| wide(part.index.segments().len())).sum()
+    }
+
     /// Reads a part of a segment of a layer whose data is in one place.
     pub(crate) fn read_segment(
         &self,
@@ -182,8 +222,18 @@ fn checked(trailer: &Header, segments: Vec<Segment>) -> Result<Index> {
     }
 }
 
-/// Reads and checks header, trailer and index; returns the trailer, which is in charge.
-fn read_index(blob: &dyn ReadAt) -> Result<(Header, Vec<Segment>)> {
+/// Opens a layer of so many segments, for which it takes a budget first; that is given back if the layer cannot be opened.
+fn paid(
+    budget: &SegmentBudget,
+    segments: u64,
+    open: impl FnOnce() -> Result<Layer>,
+) -> Result<Layer> {
+    budget.take(segments)?;
+    open().inspect_err(|_| budget.give_back(segments))
+}
+
+/// Reads and checks header and trailer; returns the trailer, which is in charge.
+fn read_trailer(blob: &dyn ReadAt) -> Result<Header> {
     let blob_bytes = blob.size().doing("get the size of a layer")?;
     if blob_bytes < 2 * HEADER_BYTES {
         return rule("LSMT layer", "it is shorter than header and trailer");
@@ -199,11 +249,14 @@ fn read_index(blob: &dyn ReadAt) -> Result<(Header, Vec<Segment>)> {
         return rule("LSMT trailer", "its flags are not those of a sealed layer");
     }
     trailer.check_index(end, SEALED_SEGMENTS_MAX)?;
+    Ok(trailer)
+}
+
+fn read_index(blob: &dyn ReadAt, trailer: &Header) -> Result<Vec<Segment>> {
     let bytes = trailer.index_size * SEGMENT_BYTES as u64;
     let bytes = read_vec(blob, trailer.index_offset, bytes, "read a layer's index")?;
     let entries = bytes.chunks_exact(SEGMENT_BYTES).map(Segment::decode);
-    let segments = entries.filter(|entry| !entry.is_padding()).collect();
-    Ok((trailer, segments))
+    Ok(entries.filter(|entry| !entry.is_padding()).collect())
 }
 
 /// Checks that data lies in the data area. Where zeros claim to be does not matter: AgentENV gives

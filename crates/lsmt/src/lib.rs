@@ -59,6 +59,7 @@
 #![forbid(unsafe_code)]
 
 mod blob;
+mod budget;
 mod commit;
 mod crc;
 mod error;
@@ -78,7 +79,10 @@ mod upper;
 mod uuid;
 mod zfile;
 
-pub use blob::{open_blob, open_content, open_turbo_blob};
+pub use blob::{
+    open_blob, open_blob_within, open_content, open_turbo_blob, open_turbo_blob_within,
+};
+pub use budget::{IMAGE_SEGMENTS_MAX, SegmentBudget};
 pub use commit::{BlobOptions, Compression, LayerBody, Wrapper, write_layer};
 pub use error::{LsmtError, Result};
 pub use header::{DEVICE_BYTES_MAX, MESSAGE_BYTES, OPEN_SEGMENTS_MAX, SEALED_SEGMENTS_MAX};

@@ -17,7 +17,8 @@ pub use collect::Collected;
 pub use collector::{Collector, CollectorOptions};
 pub use pace::Pace;
 
-use crate::blob::open_blob;
+use crate::blob::{open_blob, open_blob_within};
+use crate::budget::SegmentBudget;
 use crate::commit::{BlobOptions, write_blob};
 use crate::error::{Doing, LsmtError, Result};
 use crate::image::{Image, Layers};
@@ -87,9 +88,13 @@ impl LiveImage {
         let manifest = Manifest::load(&*folder)?;
         manifest.remove_others(&*folder)?;
         let mut own = Vec::new();
+        let budget = SegmentBudget::default();
+        for layer in &base {
+            budget.take(layer.segment_count())?;
+        }
         for file in &manifest.layers {
             let blob: Arc<dyn ReadAt> = folder.open(&file.name()).doing("open a layer")?;
-            own.push(Arc::new(open_blob(blob)?));
+            own.push(Arc::new(open_blob_within(blob, &budget)?));
         }
         let upper = Upper::open(open_files(&*folder, manifest.upper)?)?;
         let stack = Stack::of_shared(base.iter().chain(&own).cloned().collect())?;

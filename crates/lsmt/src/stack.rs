@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::budget::SegmentBudget;
 use crate::commit::{BlobOptions, write_blob};
 use crate::error::{Doing, Result, rule};
 use crate::index::Index;
@@ -47,7 +48,8 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// Fails if there are more than 255; a turboOCI layer counts twice.
+    /// Fails if there are more than 255, of which a turboOCI layer counts twice, or if they have more than
+    /// [`IMAGE_SEGMENTS_MAX`](crate::IMAGE_SEGMENTS_MAX) segments together.
     pub fn new(layers: Vec<Layer>) -> Result<Self> {
         Self::of_shared(layers.into_iter().map(Arc::new).collect())
     }
@@ -66,6 +68,10 @@ impl Stack {
                 indexes.push(index);
                 tags.push((number, part));
             }
+        }
+        let budget = SegmentBudget::default();
+        for index in &indexes {
+            budget.take(wide(index.segments().len()))?;
         }
         let index = Index::merged(&indexes)?;
         let mut sizes = layers.iter().map(|layer| layer.info().virtual_size);

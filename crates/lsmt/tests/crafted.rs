@@ -15,7 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use lsmt::{GzipIndex, GzipTar, MemoryStorage, ReadAt, ZFile, open_blob};
+use lsmt::{
+    GzipIndex, GzipTar, IMAGE_SEGMENTS_MAX, LsmtError, MemoryStorage, ReadAt, SEALED_SEGMENTS_MAX,
+    SegmentBudget, ZFile, open_blob, open_blob_within,
+};
 use support::vector;
 
 /// Bytes of header and trailer of a layer.
@@ -207,6 +210,71 @@ fn an_index_of_a_billion_blocks_that_is_a_hole_takes_no_memory() {
     let said = ZFile::open(Arc::clone(&hole)).unwrap_err().to_string();
     assert!(said.contains("impossible"), "{said}");
     assert!(hole.read.load(Relaxed) <= 2 << 20, "of 4 GB");
+}
+
+/// A layer that has as many segments as a layer may, of which nothing but header and trailer was written.
+struct Crowded {
+    header: Vec<u8>,
+    trailer: Vec<u8>,
+    read: AtomicU64,
+}
+
+impl Crowded {
+    fn new() -> Self {
+        let (layer, trailer, _) = layer();
+        let header = layer[..HEADER].to_vec();
+        let mut trailer = layer[trailer..].to_vec();
+        put(&mut trailer, 32, HEADER as u64);
+        put(&mut trailer, 40, SEALED_SEGMENTS_MAX);
+        Self {
+            header,
+            trailer,
+            read: AtomicU64::new(0),
+        }
+    }
+}
+
+impl ReadAt for Crowded {
+    fn size(&self) -> io::Result<u64> {
+        Ok(2 * HEADER as u64 + 16 * SEALED_SEGMENTS_MAX)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read.fetch_add(buffer.len() as u64, Relaxed);
+        buffer.fill(0);
+        let from = match offset {
+            0 => &self.header,
+            _ => &self.trailer,
+        };
+        let len = buffer.len().min(HEADER);
+        if offset == 0 || offset + len as u64 == self.size()? {
+            buffer[..len].copy_from_slice(&from[..len]);
+        }
+        Ok(())
+    }
+}
+
+/// 255 such layers took 4 GB, and their merged index 2 more.
+#[test]
+fn layers_that_have_too_much_together_are_refused_before_their_index_is_read() {
+    let budget = SegmentBudget::default();
+    let before = IMAGE_SEGMENTS_MAX / SEALED_SEGMENTS_MAX;
+    budget.take(before * SEALED_SEGMENTS_MAX).unwrap();
+    let crowded = Arc::new(Crowded::new());
+    let refused = open_blob_within(crowded.clone(), &budget).unwrap_err();
+    assert!(
+        matches!(refused, LsmtError::ImageIndex { limit, .. } if limit == IMAGE_SEGMENTS_MAX),
+        "{refused}"
+    );
+    assert!(crowded.read.load(Relaxed) < 64 << 10, "of 16 MB");
+    // The rest is for others, also after one that cannot be opened.
+    let (mut damaged, _, index) = layer();
+    put(&mut damaged, index + 8, 0);
+    open_blob_within(memory(damaged), &budget).unwrap_err();
+    budget
+        .take(IMAGE_SEGMENTS_MAX % SEALED_SEGMENTS_MAX)
+        .unwrap();
+    budget.take(1).unwrap_err();
 }
 
 /// Where an access point is, in a gzip file and in what it has.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use lsmt::crash::{Crash, CrashFolder, Numbers};
 use lsmt::{Durability, Folder, Layer, LiveImage, MemoryFolder, UpperKind};
-use support::device::{Model, Op, base, new_upper, random_op};
+use support::device::{GROWN, Model, Op, SECTORS, base, new_upper, random_op};
 
 /// Crash points that are tried at least.
 const POINTS: u64 = 10_000;
@@ -128,6 +128,69 @@ fn a_flush_makes_durable_what_a_process_before_has_written() {
             live.image().read_at(&mut read, 0).unwrap();
             assert_eq!(read, new, "{kind:?}");
         }
+    }
+}
+
+/// Bytes of the device before it grows, and after.
+const SIZES: [u64; 2] = [SECTORS * 512, GROWN * 512];
+
+/// Makes an image larger, which crashes after so many steps; returns what its folder was then, and whether it was done.
+fn resized(kind: UpperKind, base: &Arc<Layer>, steps: u64) -> (Arc<CrashFolder>, bool) {
+    let folder = Arc::new(CrashFolder::default());
+    let live = LiveImage::create(folder.clone(), vec![base.clone()], &new_upper(kind)).unwrap();
+    let last = SIZES[0] - 512;
+    live.image()
+        .write_at(&[7; 512], last, Durability::Now)
+        .unwrap();
+    folder.crash_after(steps);
+    let done = live.grow(SIZES[1]).is_ok();
+    (folder, done)
+}
+
+#[test]
+fn a_resize_that_crashes_leaves_the_old_size_or_the_new_one() {
+    let base = base();
+    for kind in [UpperKind::Append, UpperKind::Sparse, UpperKind::Hybrid] {
+        let mut seen = std::collections::BTreeSet::new();
+        for steps in 0.. {
+            let (folder, done) = resized(kind, &base, steps);
+            for (crash, seed) in [Crash::Process, Crash::Power]
+                .into_iter()
+                .flat_map(|crash| (0..12).map(move |seed| (crash, seed)))
+            {
+                let left = Arc::new(folder.left_by(crash, &mut Numbers::new(seed)));
+                let open = || LiveImage::open(left.clone(), vec![base.clone()]).unwrap();
+                let live = open();
+                let size = live.image().virtual_size();
+                assert!(SIZES.contains(&size), "{kind:?} {steps} {crash:?}: {size}");
+                assert!(!done || size == SIZES[1], "{kind:?} {crash:?}: it was done");
+                seen.insert((done, size));
+                let read = |live: &LiveImage, at| {
+                    let mut sector = [0xEE; 512];
+                    live.image().read_at(&mut sector, at).unwrap();
+                    sector
+                };
+                assert_eq!(read(&live, SIZES[0] - 512), [7; 512], "{kind:?} {steps}");
+                // It is made larger again, and used.
+                live.grow(SIZES[1]).unwrap();
+                let last = SIZES[1] - 512;
+                assert_eq!(read(&live, last), [0; 512], "{kind:?} {steps} {crash:?}");
+                live.image()
+                    .write_at(&[8; 512], last, Durability::Now)
+                    .unwrap();
+                drop(live);
+                let live = open();
+                assert_eq!(live.image().virtual_size(), SIZES[1]);
+                assert_eq!(read(&live, SIZES[0] - 512), [7; 512]);
+                assert_eq!(read(&live, last), [8; 512]);
+            }
+            if done {
+                assert!(steps >= 4, "two headers, each written and synced");
+                break;
+            }
+        }
+        let both = SIZES.map(|size| (false, size));
+        assert!(both.iter().all(|size| seen.contains(size)), "{kind:?}");
     }
 }
 

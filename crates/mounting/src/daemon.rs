@@ -82,8 +82,9 @@ pub fn serve(
     let network = request.nic.clone().map(|spec| spec.needs());
     match &from {
         From::Image(_) => {
-            let needs = request.image.as_ref().map(|image| &image.needs);
-            confinement::image_daemon(run_dir.path(), needs)?;
+            let image = request.image.as_ref();
+            let image = image.map(|image| (&image.needs, image.identity));
+            confinement::image_daemon(run_dir.path(), image)?;
         }
         From::Disk(_) | From::Nic(_) => {
             confinement::before_mounting(run_dir.path(), trace.as_deref(), network.as_ref())?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blocks::BlockDevice;
+use confine::Identity;
 use node_api::boot_choice::BootChoice;
 use node_api::nic::NicSpec;
 use node_api::serve_mode::ServeMode;
@@ -60,6 +61,8 @@ pub struct ImageOpener {
     pub open: Arc<dyn Fn() -> anyhow::Result<Arc<dyn BlockDevice>> + Send + Sync>,
     /// What that takes.
     pub needs: ImageNeeds,
+    /// The user that serves it, if that is another one.
+    pub identity: Option<Identity>,
 }
 
 impl std::fmt::Debug for ImageOpener {

@@ -90,7 +90,7 @@ fn start_queues(
         WorkerResponse::Refused { why, .. } => return Err(anyhow!(why)),
         other => return Err(anyhow!("unexpected response of a worker: {other:?}")),
     };
-    kernel.start(&device.spec.at)?;
+    kernel.start(&device.spec.at, worker.process.pid)?;
     Ok(status)
 }
 

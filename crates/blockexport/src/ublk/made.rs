@@ -201,18 +201,18 @@ impl KernelDevice {
         })
     }
 
-    /// Has the server that [has opened its queues](super::serve) answer users from now on.
+    /// Has the server that [has opened its queues](super::serve), the process with this number, answer users from now on.
     ///
     /// # Errors
     /// If the kernel refuses, or the server died meanwhile.
-    pub fn start(&self, path: &Path) -> Result<(), ExportError> {
+    pub fn start(&self, path: &Path, server: u32) -> Result<(), ExportError> {
         let started = || {
             let (mut control, id) = (Control::open()?, self.made.id);
             if self.origin == Origin::New {
-                control.start(id, START_PATIENCE)?;
+                control.start(id, server, START_PATIENCE)?;
                 return link(id, path);
             }
-            control.end_recovery(id, START_PATIENCE)?;
+            control.end_recovery(id, server, START_PATIENCE)?;
             // The image may have been served elsewhere meanwhile.
             rawio::device_cache::flush_and_drop(File::open(block_device(id))?)
         };

@@ -11,11 +11,35 @@ use caps::{CapSet, Capability};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
-use rawio::ublk::{Event, Queue, Request, data_position};
+use rawio::ublk::{Event, Queue, QueueRing, Request, data_position};
 
+use super::UblkConfig;
 use super::made::Channel;
 use super::request::{Data, Served};
 use crate::crew;
+
+/// The rings of a device's queues. They take commands of devices and polls only.
+#[derive(Debug)]
+pub struct Rings(Vec<QueueRing>);
+
+impl Rings {
+    /// Makes those of a device that is made, or served on, later: as many queues as it may have.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn prepare(config: &UblkConfig) -> io::Result<Self> {
+        Self::new(config.queues, config.depth)
+    }
+
+    pub(super) fn of(channel: &Channel) -> io::Result<Self> {
+        Self::new(channel.queues, channel.depth)
+    }
+
+    fn new(queues: u16, depth: u16) -> io::Result<Self> {
+        let rings = (0..queues).map(|_| QueueRing::new(depth));
+        Ok(Self(rings.collect::<io::Result<_>>()?))
+    }
+}
 
 /// The threads. They end when the device is stopped.
 pub(super) struct Queues(Vec<JoinHandle<()>>);
@@ -36,17 +60,28 @@ impl Queues {
     ///
     /// # Errors
     /// If a queue cannot be opened. The other ones end when the device is stopped.
-    pub(super) fn start(given: Channel, served: &Arc<Served>, threads: usize) -> io::Result<Self> {
+    pub(super) fn start(
+        given: Channel,
+        rings: Rings,
+        served: &Arc<Served>,
+        threads: usize,
+    ) -> io::Result<Self> {
         let Channel {
             file,
             id: number,
             queues,
             depth,
         } = given;
+        if rings.0.len() < usize::from(queues) {
+            return Err(io::Error::other(format!(
+                "the device has {queues} queues, and its server was started for {}",
+                rings.0.len()
+            )));
+        }
         let device = Arc::new(file);
         let mut all = Vec::new();
         let (opened, results) = channel();
-        for id in 0..queues {
+        for (id, ring) in (0..queues).zip(rings.0) {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
             let answers = Arc::new(Answers {
                 ready: Mutex::default(),
@@ -72,7 +107,7 @@ impl Queues {
             let device = Arc::clone(&device);
             let opened = opened.clone();
             let serve = move || {
-                let queue = open(device, id, depth, &answers);
+                let queue = open(device, (id, depth), ring, &answers);
                 if let Some(queue) = pass(queue, &opened) {
                     drop(opened);
                     if let Err(error) = serve(queue, depth, &answers, &jobs) {
@@ -113,12 +148,17 @@ fn pass(queue: io::Result<Queue>, opened: &Sender<io::Result<()>>) -> Option<Que
     queue
 }
 
-fn open(device: Arc<File>, id: u16, depth: u16, answers: &Answers) -> io::Result<Queue> {
+fn open(
+    device: Arc<File>,
+    (id, depth): (u16, u16),
+    ring: QueueRing,
+    answers: &Answers,
+) -> io::Result<Queue> {
     // The kernel looks for partitions on its own when it starts a device that a root's thread serves: it parses a
     // table that anybody may have written, and holds a lock meanwhile that the next server would need.
     caps::drop(None, CapSet::Effective, Capability::CAP_SYS_ADMIN)
         .map_err(|error| io::Error::other(error.to_string()))?;
-    let mut queue = Queue::open(device, id, depth)?;
+    let mut queue = Queue::open(device, id, depth, ring)?;
     queue.watch(answers.event.as_fd())?;
     Ok(queue)
 }

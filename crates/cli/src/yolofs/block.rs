@@ -8,6 +8,7 @@ mod manage;
 mod mount_image;
 pub(crate) mod plan;
 mod resize;
+mod ublk_device;
 mod verify;
 
 pub(super) use export::BackgroundArg;
@@ -59,6 +60,8 @@ enum BlockCommand {
     Prewarm(plan::PrewarmArgs),
     #[command(hide = true)]
     MountImage(mount_image::MountImageArgs),
+    #[command(hide = true)]
+    UblkDevice(ublk_device::UblkDeviceArgs),
 }
 
 pub(super) fn run(
@@ -81,6 +84,7 @@ pub(super) fn run(
         BlockCommand::Plan(args) => plan::run(args, store),
         BlockCommand::Prewarm(args) => plan::prewarm(args, store),
         BlockCommand::MountImage(args) => mount_image::run(args),
+        BlockCommand::UblkDevice(args) => ublk_device::run(args),
     }
 }
 

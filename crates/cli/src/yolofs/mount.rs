@@ -351,7 +351,11 @@ impl MountArgs {
             *kept.lock() = Some(opened);
             Ok(device)
         });
-        Ok(ImageOpener { open, needs })
+        Ok(ImageOpener {
+            open,
+            needs,
+            identity: self.image.daemon_user()?,
+        })
     }
 
     /// Whether what is asked for needs a daemon of its own.

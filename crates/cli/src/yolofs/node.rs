@@ -1,16 +1,15 @@
 //! `yolofs node`: the node service, and what it can be asked.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use confine::Identity;
-use nix::unistd::{Gid, Uid, geteuid};
 
 use crate::exit::Outcome;
 use crate::output::{FormatArg, complain, print};
 use crate::run_dir_arg::RunDirArg;
 use crate::status_text::text;
+use crate::worker_user::WorkerUserArg;
 use bootstore::store::StoreSettings;
 use host::mountpoint;
 use host::run_dir::RunDir;
@@ -18,15 +17,11 @@ use node_api::client::NodeClient;
 use node_api::view::NodeView;
 use node_service::service;
 use node_service::service::Settings;
-use recording::sandbox::user::resolve;
 
 use node_api::boot_choice::BootChoice;
 
 /// Where is written what survives a reboot, unless told otherwise.
 const STATE_DIR: &str = "/var/lib/yolofs/node";
-
-/// Who workers are where the machine has such a user: packaging/yolofs.sysusers makes it.
-const WORKER_USER: &str = "yolofs";
 
 /// Run the node service, or query the running one
 ///
@@ -41,10 +36,8 @@ pub(super) struct NodeArgs {
     /// Most mounts
     #[arg(long, value_name = "N", default_value_t = 2048)]
     max_mounts: u16,
-    /// User of the workers: a name, or `UID:GID` [default: `yolofs` if there is such a user,
-    /// else the node's own]
-    #[arg(long, value_name = "NAME")]
-    worker_user: Option<String>,
+    #[command(flatten)]
+    worker_user: WorkerUserArg,
     /// Keep the descriptors of the process that started this one
     #[arg(long, hide = true)]
     keep_parent: bool,
@@ -77,28 +70,6 @@ enum NodeVerb {
     Drain,
 }
 
-impl NodeArgs {
-    /// Returns who workers become, or `None` if they stay who the node is.
-    ///
-    /// # Errors
-    /// If it was said, and there is no such user.
-    fn worker_identity(&self) -> anyhow::Result<Option<Identity>> {
-        let root = Path::new("/");
-        let ids = match &self.worker_user {
-            Some(user) => resolve(root, user).context("--worker-user")?,
-            None => match resolve(root, WORKER_USER) {
-                Ok(ids) if geteuid().is_root() => ids,
-                _ => return Ok(None),
-            },
-        };
-        let identity = Identity {
-            uid: Uid::from_raw(ids.uid),
-            gid: Gid::from_raw(ids.gid),
-        };
-        Ok((identity.uid != geteuid()).then_some(identity))
-    }
-}
-
 pub(super) fn run(
     args: &NodeArgs,
     store: &StoreSettings,
@@ -113,7 +84,7 @@ pub(super) fn run(
             run_dir: run_dir.run_dir.clone(),
             state_dir: args.state_dir.clone(),
             most_mounts: args.max_mounts.into(),
-            worker_user: args.worker_identity()?,
+            worker_user: args.worker_user.identity()?,
             store: store.clone(),
         };
         if args.keep_parent {

@@ -270,6 +270,12 @@ pub(crate) const RINGS: Group = group! {
     SYS_io_uring_setup; SYS_io_uring_enter; SYS_io_uring_register;
 };
 
+/// What only an intruder does where rings were made before.
+pub(crate) const NEW_RINGS: Group = group! {
+    "another ring would do what its owner's may not":
+    SYS_io_uring_setup; SYS_io_uring_register;
+};
+
 /// What an intruder does where nothing is mounted, entered or copied.
 pub(crate) const ENGINE: Group = group! {
     "mounts, namespaces, devices and the rights of this process":

@@ -1,8 +1,8 @@
 //! One index of the indexes of a stack.
 
 use super::Index;
+use crate::budget::IMAGE_SEGMENTS_MAX;
 use crate::error::{Result, at_most};
-use crate::header::OPEN_SEGMENTS_MAX;
 use crate::segment::{SEGMENT_SECTORS_MAX, Segment};
 
 /// Layers of the highest stack; a tag has no number for more.
@@ -34,7 +34,11 @@ fn halves(layers: &[&Index], first: usize) -> Result<Vec<Segment>> {
             let upper = halves(upper, first)?;
             let lower = halves(lower, first + layers.len() / 2)?;
             let merged = two(&upper, &lower);
-            at_most("number of segments", merged.len() as u64, OPEN_SEGMENTS_MAX)?;
+            at_most(
+                "number of segments of all layers",
+                merged.len() as u64,
+                IMAGE_SEGMENTS_MAX,
+            )?;
             Ok(merged)
         }
     }

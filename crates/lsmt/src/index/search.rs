@@ -2,15 +2,19 @@
 //!
 //! A binary search of 4 500 segments takes 13 steps, each of which waits for the one before. This is a search
 //! tree whose nodes have 16 keys, which are compared at once: three steps, wherever the segments are. A node has no
-//! pointers: the tree is complete, and the places of nodes are computed.
+//! pointers: the tree is complete, and the places of nodes are computed. Where segments lie as evenly as those of images, a
+//! [table](Directory) leads to the leaf at once: two steps.
 //!
 //! Keys are numbers of 32 bits. The device is divided into parts of 1 TiB; if it has segments in several of them, each
 //! has a separate tree, and another one finds the part. For few segments, two trees are slower than a binary
 //! search: then there are none.
 
+mod directory;
+
 use rawio::sorted::{KEYS, count_at_most};
 
 use crate::segment::Segment;
+use directory::Directory;
 
 /// A part has two to this power sectors.
 const PART_BITS: u32 = 31;
@@ -102,6 +106,8 @@ struct Tree {
     levels: Vec<usize>,
     /// Where the last level begins, which has all keys.
     leaves: usize,
+    /// Instead of the levels before the last one, if there are any.
+    directory: Option<Directory>,
 }
 
 impl Tree {
@@ -113,6 +119,10 @@ impl Tree {
         // The first keys of what lies below each node.
         let mut firsts: Vec<i32> = keys.iter().copied().step_by(KEYS).collect();
         drop(keys);
+        let directory = match firsts.len() {
+            0 | 1 => None,
+            _ => Directory::new(&firsts),
+        };
         let mut inner = Vec::new();
         while firsts.len() > 1 {
             let level = firsts.chunks(CHILDREN).map(|below| filled(&below[1..]));
@@ -132,6 +142,7 @@ impl Tree {
             nodes,
             levels,
             leaves: leaves_at,
+            directory,
         }
     }
 
@@ -141,11 +152,21 @@ impl Tree {
         if self.nodes.is_empty() {
             return 0;
         }
+        let node = match self.directory.as_ref().and_then(|table| table.leaf(limit)) {
+            Some(leaf) => leaf,
+            None => self.descend(limit),
+        };
+        node * KEYS + count_at_most(&self.nodes[self.leaves + node], limit)
+    }
+
+    /// Returns the leaf that has the last key up to a limit.
+    #[inline]
+    fn descend(&self, limit: i32) -> usize {
         let mut node = 0;
         for level in &self.levels {
             node = node * CHILDREN + count_at_most(&self.nodes[level + node], limit);
         }
-        node * KEYS + count_at_most(&self.nodes[self.leaves + node], limit)
+        node
     }
 }
 

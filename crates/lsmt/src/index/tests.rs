@@ -185,3 +185,38 @@ fn far_segments_do_not_hide_the_others() {
         );
     }
 }
+
+/// Segments of which some lie close together, and groups of them far from each other.
+fn shapes() -> impl Strategy<Value = Vec<Segment>> {
+    let group = (1..3000_u64, 1..200_usize, 1..40_u64, any::<u64>());
+    prop::collection::vec(group, 1..20).prop_map(|groups| {
+        let mut at = 0;
+        let mut segments = Vec::new();
+        for (before, count, gaps, mut seed) in groups {
+            at += before;
+            for _ in 0..count {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                at += (seed >> 33) % gaps;
+                let len = (seed >> 50) % 63 + 1;
+                segments.push(Segment::new(at, len, 8 + at, Content::Data));
+                at += len;
+            }
+        }
+        segments
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn finds_in_groups_what_a_binary_search_finds(segments in shapes()) {
+        let index = Index::new(segments.clone()).unwrap();
+        let end = segments.last().unwrap().end();
+        for sector in (0..end + 100).step_by(3).chain(segments.iter().map(|segment| segment.offset())) {
+            let behind = segments.partition_point(|segment| segment.offset() <= sector);
+            let last = behind.checked_sub(1).map(|at| segments[at]);
+            prop_assert_eq!(index.find(sector), last.filter(|last| sector < last.end()), "{}", sector);
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! The two ways to compress a block.
 
+use std::cell::RefCell;
 use std::io;
 
 use crate::error::{LsmtError, Result};
@@ -58,6 +59,22 @@ impl Compressor {
     }
 }
 
+thread_local! {
+    /// Zstandard's memory of some 100 KiB, made once for each thread that decompresses: to make it takes longer than
+    /// to decompress a block.
+    static ZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+fn decompress_zstd(block: &[u8], buffer: &mut [u8]) -> io::Result<usize> {
+    ZSTD.with_borrow_mut(|kept| {
+        let zstd = match kept {
+            Some(zstd) => zstd,
+            None => kept.insert(zstd::bulk::Decompressor::new()?),
+        };
+        zstd.decompress_to_buffer(block, buffer)
+    })
+}
+
 /// Decompresses a block to exactly the buffer's length.
 pub(super) fn decompress(codec: Codec, block: &[u8], buffer: &mut [u8]) -> io::Result<()> {
     let len = match codec {
@@ -65,7 +82,7 @@ pub(super) fn decompress(codec: Codec, block: &[u8], buffer: &mut [u8]) -> io::R
             let len = i32::try_from(buffer.len()).map_err(io::Error::other)?;
             lz4::block::decompress_to_buffer(block, Some(len), buffer)?
         }
-        Codec::Zstd => zstd::bulk::decompress_to_buffer(block, buffer)?,
+        Codec::Zstd => decompress_zstd(block, buffer)?,
     };
     match len == buffer.len() {
         true => Ok(()),

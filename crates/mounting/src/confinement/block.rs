@@ -39,6 +39,8 @@ pub struct BlockAccess {
     pub program: Option<PathBuf>,
     /// Whether it makes a mount, which another process puts to its place.
     pub mounts: bool,
+    /// Whether it uses rings, which it has made.
+    pub rings: bool,
 }
 
 /// Returns whether a path names a block image, and no raw disk.
@@ -91,6 +93,7 @@ impl BlockAccess {
             files.writes.extend([FUSE.into(), READAHEAD.into()]);
         }
         let (programs, rings) = match self.program {
+            None if self.rings => (Programs::Never, Rings::Made),
             None => (Programs::Never, Rings::Never),
             Some(program) => {
                 files.executes = SYSTEM.iter().map(PathBuf::from).collect();

@@ -131,20 +131,27 @@ pub fn image_worker(needs: Option<&ImageNeeds>, identity: Option<Identity>) -> a
         .context(CONFINING)
 }
 
-/// Confines the daemon of a mount of a block image like [`image_worker`]: it also writes beneath `run_dir`. It can no
+/// Confines the daemon of a mount of a block image like [`image_worker`]: it also writes beneath `run_dir`. It has
+/// `CAP_SYS_ADMIN` to make its mount; it can no
 /// longer mount or unmount; a helper does that. To be called before it starts a thread.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn image_daemon(run_dir: &Path, needs: Option<&ImageNeeds>) -> anyhow::Result<()> {
+pub fn image_daemon(
+    run_dir: &Path,
+    image: Option<(&ImageNeeds, Option<Identity>)>,
+) -> anyhow::Result<()> {
     if is_off()? {
         return Ok(());
     }
-    let needs = needs.context("an image that is served without saying what that takes")?;
+    let image = image.context("an image that is served without saying what that takes")?;
+    let (needs, identity) = image;
     needs.make_dirs()?;
     let keep = [&SERVING[..], &[Capability::CAP_DAC_OVERRIDE]].concat();
     let own = vec![run_dir.to_owned(), FUSE.into(), READAHEAD.into()];
-    confine::capabilities::keep_only(&keep)
+    identity
+        .map_or(Ok(()), Identity::assume)
+        .and_then(|()| confine::capabilities::keep_only(&keep))
         .and_then(|()| needs.files(own).confine())
         .and_then(|()| confine::calls::deny_intrusion(Programs::Never, Rings::Never))
         .context("confining the daemon")

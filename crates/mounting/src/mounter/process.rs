@@ -16,7 +16,6 @@ use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use rawio::mount::mount_ids;
 use rawio::pidfd::PidFd;
@@ -26,7 +25,7 @@ use yolofs::{
 
 use super::{PATIENCE, Request, Response};
 use crate::confinement;
-use host::framed::{receive, send};
+use host::framed::{is_there, receive, send};
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, kind_at};
 
@@ -79,21 +78,6 @@ fn listen(daemon: &UnixStream, hand: &mut Hand) -> anyhow::Result<()> {
         send(daemon, &came, &[], Instant::now() + PATIENCE)?;
     }
     Ok(())
-}
-
-/// Waits for a request of the daemon; returns `false` if there will be no more.
-fn is_there(daemon: &UnixStream) -> anyhow::Result<bool> {
-    loop {
-        let mut wait = [PollFd::new(daemon.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut wait, PollTimeout::NONE) {
-            Ok(_) => {
-                let events = wait[0].revents().unwrap_or(PollFlags::empty());
-                return Ok(!events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR));
-            }
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno).context("waiting for the daemon"),
-        }
-    }
 }
 
 /// What changes the table of mounts, at one place.

@@ -124,12 +124,12 @@ impl Control {
         MadeDevice::from_bytes(&info)
     }
 
-    /// Makes a device appear. All requests of its queues have been fetched by this process before.
+    /// Makes a device appear. All requests of its queues have been fetched by the process `server` before.
     ///
     /// # Errors
     /// If the kernel refuses, or it takes longer than `patience`.
-    pub fn start(&mut self, id: u32, patience: Duration) -> io::Result<()> {
-        self.ask(START, id, pid(), &mut [], patience)
+    pub fn start(&mut self, id: u32, server: u32, patience: Duration) -> io::Result<()> {
+        self.ask(START, id, server.into(), &mut [], patience)
     }
 
     /// Ends a device for its users: what they have in flight is answered by this process, and what they request then
@@ -157,13 +157,13 @@ impl Control {
         self.ask(START_RECOVERY, id, 0, &mut [], QUICK)
     }
 
-    /// Serves the device from now on: what was in flight is requested again. All requests of its queues have been
-    /// fetched by this process before.
+    /// Has the device served from now on: what was in flight is requested again. All requests of its queues have been
+    /// fetched by the process `server` before.
     ///
     /// # Errors
     /// If the kernel refuses, or it takes longer than `patience`.
-    pub fn end_recovery(&mut self, id: u32, patience: Duration) -> io::Result<()> {
-        self.ask(END_RECOVERY, id, pid(), &mut [], patience)
+    pub fn end_recovery(&mut self, id: u32, server: u32, patience: Duration) -> io::Result<()> {
+        self.ask(END_RECOVERY, id, server.into(), &mut [], patience)
     }
 
     /// Executes a command: sends `buffer`, and returns there what the kernel answers.
@@ -236,8 +236,4 @@ impl Control {
             }
         }
     }
-}
-
-fn pid() -> u64 {
-    u64::from(std::process::id())
 }

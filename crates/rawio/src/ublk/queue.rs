@@ -15,6 +15,7 @@ use io_uring::{IoUring, opcode, squeue};
 use memmap2::{Mmap, MmapOptions};
 
 use super::abi::{REQUEST_BYTES, long, requests_position, word};
+use super::ring::QueueRing;
 
 /// `_IOWR('u', nr, struct ublksrv_io_cmd)`.
 const fn command(number: u32) -> u32 {
@@ -98,16 +99,19 @@ pub struct Request {
 }
 
 impl Queue {
-    /// Opens a queue of a device. Requests are fetched from then on by this thread: with all queues open, the device
+    /// Opens a queue of a device, with a ring for as many requests. Requests are fetched from then on by this thread: with all queues open, the device
     /// can be started.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    pub fn open(device: Arc<File>, id: u16, depth: u16) -> io::Result<Self> {
-        let entries = u32::from(depth) + 1;
-        let ring = IoUring::builder()
-            .setup_coop_taskrun()
-            .build(entries.next_power_of_two())?;
+    /// If the ring is too small, or the kernel refuses.
+    pub fn open(device: Arc<File>, id: u16, depth: u16, made: QueueRing) -> io::Result<Self> {
+        if made.depth < depth {
+            return Err(io::Error::other(format!(
+                "a queue of {depth} requests, and a ring for {}",
+                made.depth
+            )));
+        }
+        let ring = made.ring;
         let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?;
         let page = page.and_then(|page| usize::try_from(page).ok());
         let len = (usize::from(depth) * REQUEST_BYTES).next_multiple_of(page.unwrap_or(4096));

@@ -28,6 +28,16 @@ pub(super) fn prewarm(image: &Prepared<'_>, store: &StoreSettings) -> BlockAcces
     access
 }
 
+/// `yolofs block plan push`: the image, and the plans of the store.
+pub(super) fn push_plan(image: &Path, store: &StoreSettings) -> BlockAccess {
+    let config = BlockAccess::to(image, false);
+    BlockAccess {
+        reads: [config.reads, vec![block_plans(&store.dir)]].concat(),
+        asks: Asks::Registry,
+        ..BlockAccess::default()
+    }
+}
+
 /// `yolofs block commit`, `restack`, `gc`: the image, its cache, and new layers beside it.
 pub(super) fn change(image: &Prepared<'_>) -> BlockAccess {
     let mut access = image.access(false);
@@ -99,6 +109,8 @@ pub(super) struct Exporting<'a> {
     /// Where it listens.
     pub(super) socket: Option<&'a Path>,
     pub(super) mounts: bool,
+    /// Whether it answers a block device, by rings that it has made.
+    pub(super) rings: bool,
     pub(super) plan: Option<&'a Path>,
     pub(super) keeps_plan: bool,
     pub(super) trace: Option<&'a Path>,
@@ -121,6 +133,7 @@ pub(super) fn export(
     access.writes.extend(export.trace.map(dir_of));
     access.removes.extend(export.socket.map(dir_of));
     access.mounts = export.mounts;
+    access.rings = export.rings;
     Ok(access)
 }
 

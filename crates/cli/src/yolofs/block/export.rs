@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use blockexport::nbd::{NbdConfig, NbdExporter};
-use blockexport::ublk::{UblkConfig, UblkExporter};
 use blockexport::vhost_user::{VhostUserConfig, VhostUserExporter};
 use blockexport::{Export, Exporter, Place};
 use blockimages::{Background, DeviceFile, FILE_NAME, Start, StartRecorder, manage};
@@ -21,6 +20,7 @@ use yolofs::{Busy, Config, FileSystem, Mount, MountOptions, Readahead};
 
 use super::access::Exporting;
 use super::mount_image::MountedByOther;
+use super::ublk_device::OwnedByOther;
 use super::{ImageArg, access, plan};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
@@ -118,10 +118,7 @@ pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Ou
     let place = Claimed::of(args)?;
     let allowed = access::export(&image, args.exporting(), store)?;
     let asks = allowed.asks;
-    // The server of a ublk device uses rings, which no filter of system calls sees, and devices that are not there yet.
-    if args.ublk.is_none() {
-        allowed.confine()?;
-    }
+    allowed.confine()?;
     let interrupt = Interrupt::install()?;
     let access = match args.writable {
         true => DeviceAccess::ReadWrite,
@@ -147,12 +144,9 @@ pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Ou
             Served::Export(exporter.serve(place, device).context("exporting")?)
         }
         Claimed::Link(link) => {
-            let config = UblkConfig {
-                identity: devices::identity(args.image.path(), &*device)?,
-                ..UblkConfig::default()
-            };
-            let exporter = UblkExporter { link, config };
-            Served::Export(exporter.export(device).context("exporting")?)
+            let identity = devices::identity(args.image.path(), &*device)?;
+            let exported = link.export(device, identity);
+            Served::Export(Box::new(exported.context("exporting")?))
         }
     };
     let exported = Exported {
@@ -194,8 +188,8 @@ pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Ou
 /// Where clients find the device; made while this process may.
 enum Claimed<'a> {
     Socket(Box<dyn Exporter>, Place),
-    /// Of a block device, which the kernel makes later.
-    Link(PathBuf),
+    /// Of a block device, which another process makes later.
+    Link(OwnedByOther),
     Mount {
         dir: &'a Path,
         helper: Arc<Helper>,
@@ -217,7 +211,7 @@ impl<'a> Claimed<'a> {
             });
         }
         if let Some(link) = &args.ublk {
-            return Ok(Self::Link(link.clone()));
+            return Ok(Self::Link(OwnedByOther::start(link)?));
         }
         let socket = args.socket().context("naming a socket")?.to_owned();
         let exporter: Box<dyn Exporter> = match args.nbd {
@@ -242,6 +236,7 @@ impl ExportArgs {
             writable: self.writable,
             socket: self.socket(),
             mounts: self.mount.is_some(),
+            rings: self.ublk.is_some(),
             plan: self.plan.as_deref(),
             keeps_plan: self.record,
             trace: self.record_trace.as_deref(),

@@ -84,8 +84,10 @@ pub(super) fn run(args: &PlanArgs, store: &StoreSettings) -> anyhow::Result<Outc
             registry,
             format,
         } => {
-            let plan = found(store, image, &digests_of(image)?)?;
+            // Whoever knows a login is asked before.
             let config = registry.config(to)?;
+            access::push_plan(image, store).confine()?;
+            let plan = found(store, image, &digests_of(image)?)?;
             let repository = Repository::open(to, Access::Push, &config)?;
             let mut watch = |_| std::ops::ControlFlow::Continue(());
             let pushed = artifacts::plans::push(&plan, to, &repository, &mut watch);
