@@ -81,6 +81,8 @@ pub struct CacheCounts {
     pub joined: u64,
     /// Chunks that were requested a second time because they were late.
     pub hedged: u64,
+    /// Chunks that were requested once more because a reader waited for them, and they were far behind in a long request.
+    pub overtaken: u64,
     /// Chunks that were requested again after a failure.
     pub retried: u64,
     /// How often a server fell silent.
@@ -263,11 +265,12 @@ impl BlobCache {
             refetched,
             not_stored,
         } = &self.meter;
-        let (mut joined, mut hedged, mut retried, mut stalls) = (0, 0, 0, 0);
+        let (mut joined, mut hedged, mut overtaken, mut retried, mut stalls) = (0, 0, 0, 0, 0);
         for (_, fetcher) in self.fetchers.lock().iter() {
             let counts = fetcher.counts();
             joined += counts.joins;
             hedged += counts.hedges;
+            overtaken += counts.overtakes;
             retried += counts.retries;
             stalls += counts.stalls;
         }
@@ -281,6 +284,7 @@ impl BlobCache {
             not_stored: not_stored.load(Relaxed),
             joined,
             hedged,
+            overtaken,
             retried,
             stalls,
         }

@@ -27,6 +27,7 @@
 pub mod client;
 pub mod identity;
 mod plan_order;
+pub mod programs;
 pub mod service;
 pub mod wire;
 

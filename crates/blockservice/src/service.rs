@@ -17,6 +17,7 @@ mod drain;
 mod handshake;
 mod hot;
 mod link;
+mod links;
 mod machine;
 mod memory;
 mod outgoing;
@@ -50,6 +51,7 @@ use serving::transport::{Accepted, Listener, PeerAddress};
 
 use counters::ChunkCounters;
 use link::Link;
+use links::LinkTables;
 use machine::{Identity, Vm};
 use memory::Memory;
 use prepared::Prepared;
@@ -161,6 +163,7 @@ pub(crate) struct Shared {
     memory: Arc<Memory>,
     uploads: Arc<Uploads>,
     pub(crate) prepared: Prepared,
+    pub(crate) links: LinkTables,
     pub(crate) streams: Arc<Semaphore>,
     paces: Option<RateLimiters<Identity>>,
     by_machine: Arc<ConnectionCounts<Identity>>,
@@ -197,12 +200,14 @@ impl Service {
         limits: Limits,
     ) -> std::io::Result<Self> {
         let counts = Arc::new(Counts::default());
+        let links = LinkTables::start(Arc::clone(&catalog), Arc::clone(&store))?;
         let readers = Readers::start(store, &counts, &limits)?;
         let memory = Arc::new(Memory::new(limits.memory_bytes));
         let shared = Shared {
             uploads: Uploads::new(limits.memory_bytes / 2, &memory),
             memory,
             prepared: Prepared::default(),
+            links,
             streams: Arc::new(Semaphore::new(limits.streams.min(Semaphore::MAX_PERMITS))),
             paces: limits.send_rate_of_one.map(RateLimiters::new),
             by_machine: Arc::default(),
@@ -299,6 +304,11 @@ impl Shared {
                 "prepared_bytes",
                 "Bytes of memory that packed indexes and plans take.",
                 self.prepared.bytes(),
+            ),
+            Sample::gauge(
+                "links_bytes",
+                "Bytes of memory that the links of programs take.",
+                self.links.bytes(),
             ),
         ]
     }

@@ -6,11 +6,13 @@
 mod frame;
 mod message;
 pub(crate) mod stream;
+pub(crate) mod versions;
 
 pub use frame::{
-    BODY_MAX, DATA_MAX, Direction, Frame, FrameError, HEAD_BYTES, Head, PROTOCOLS, Seal, VERSION,
+    BODY_MAX, DATA_MAX, Direction, Frame, FrameError, HEAD_BYTES, Head, Seal, VERSION,
 };
 pub use message::{
     Ask, ErrorCode, Message, Method, Nonce, PROOF_AT_ONCE, Priority, Proof, SKIPS_MAX, Status,
     TEXT_MAX, WANTS_MAX, What,
 };
+pub use versions::PROTOCOLS;

@@ -97,6 +97,7 @@ fn streams(handle: u32, id: ContentId) -> Vec<Message> {
             packed_len: 300,
             plan_len: 200,
             plan_chunks: 3,
+            links_len: 0,
         },
         Message::Index,
         Message::Plan,
@@ -125,6 +126,7 @@ fn with_data(message: Message) -> Frame {
             | Message::Put { .. }
             | Message::Index
             | Message::Plan
+            | Message::Links
             | Message::Streamed { .. }
     );
     let data = if has { b"data".to_vec() } else { Vec::new() };
@@ -142,8 +144,24 @@ fn samples() -> Vec<Frame> {
         samples_of_version_2(),
         samples_of_version_3(),
         samples_of_version_4(),
+        samples_of_version_5(),
     ]
     .concat()
+}
+
+/// One frame of each kind that came with version 5, or has a field that did.
+fn samples_of_version_5() -> Vec<Frame> {
+    let started = Message::Started {
+        handle: 7,
+        codec: 1,
+        id: ContentId::of(b"id"),
+        raw_len: 1000,
+        packed_len: 300,
+        plan_len: 0,
+        plan_chunks: 0,
+        links_len: 0x0102_0304,
+    };
+    vec![with_data(started), with_data(Message::Links)]
 }
 
 /// One frame of each kind that came with version 4.
@@ -241,6 +259,7 @@ fn frames_stay_what_they_are() {
         ("frames-v2.txt", samples_of_version_2()),
         ("frames-v3.txt", samples_of_version_3()),
         ("frames-v4.txt", samples_of_version_4()),
+        ("frames-v5.txt", samples_of_version_5()),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let path = path.join(name);
@@ -338,7 +357,7 @@ proptest! {
     /// A forger knows the public seal: then every rule has to hold by itself.
     #[test]
     fn forged_bodies_are_refused_or_read(
-        kind in 0_u8..34,
+        kind in 0_u8..35,
         body in prop::collection::vec(any::<u8>(), 0..400),
     ) {
         let mut bytes = written(&Frame::new(1, Message::Stat));

@@ -160,7 +160,8 @@ fn version_1_goes_on_and_has_no_streams() {
         ((2, 2), 2),
         ((1, 3), 3),
         ((1, 4), 4),
-        ((1, 9), 4),
+        ((1, 5), 5),
+        ((1, 9), 5),
     ];
     for (offered, chosen) in versions {
         let (_raw, version) = Raw::connect_with(&rig, "vm", offered);

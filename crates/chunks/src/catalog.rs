@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use blocks::ContentId;
@@ -97,6 +98,7 @@ pub struct Catalog {
     /// Held while files are written: numbers of boot images are given out under it.
     write_lock: Mutex<()>,
     boots: Boots,
+    additions: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -137,6 +139,7 @@ impl Catalog {
             state: Mutex::new(state),
             write_lock: Mutex::new(()),
             boots: Boots::read(&dir.join("boots"))?,
+            additions: AtomicU64::new(0),
         })
     }
 
@@ -157,7 +160,14 @@ impl Catalog {
         named.extend_from_slice(name);
         self.write(&self.name_path(name), &named)?;
         self.state.lock().names.insert(name.to_vec(), index.id());
+        self.additions.fetch_add(1, Relaxed);
         Ok(())
+    }
+
+    /// Returns how often a source was added since the catalog was opened.
+    #[must_use]
+    pub fn additions(&self) -> u64 {
+        self.additions.load(Relaxed)
     }
 
     /// Returns the index of the source `name`, or `None` if there is none.

@@ -27,6 +27,7 @@
 
 mod catalog;
 pub mod index;
+pub mod links;
 mod policy;
 pub mod simulate;
 mod sources;

@@ -71,9 +71,52 @@ fn a_fill_takes_few_requests_at_the_limit_of_what_may_be_on_its_way() {
     );
     let report = simulation.run();
     assert_eq!(report.ends(Verdict::Here), 1000);
-    // Each of half the limit, which is 32 pieces, but for the first ones, on a line that was not measured.
+    // Each of three eighths of the limit, which is 24 pieces, but for the first ones, on a line that was not measured.
     let requests = report.counts.requests;
-    assert!(requests <= 40, "{requests} requests");
+    assert!(requests <= 45, "{requests} requests");
+}
+
+#[test]
+fn a_readahead_behind_a_fill_takes_few_requests_at_the_limit_of_what_may_be_on_its_way() {
+    let run = |plan: Option<(u32, u32)>| {
+        let config = Config {
+            in_flight_bytes: 16 << 20,
+            window_cap_bytes: 16 << 20,
+            ..Config::default()
+        };
+        let mut simulation = Simulation::new(config, 1);
+        let line = simulation.line(Line::new(20 * MS, 250_000_000));
+        for lane in [Lane::Demand, Lane::Background] {
+            simulation.peer(Server(0), lane, line, Behaviour::default());
+        }
+        let fill = (0, 10_000..11_000, Priority::Fill);
+        let plan = plan.map(|(at, count)| (at, 0..count, Priority::Plan));
+        for (at, keys, priority) in [Some(fill), plan].into_iter().flatten() {
+            let pieces = keys.map(|key| Piece {
+                key,
+                bytes: 128 << 10,
+            });
+            let want = Step::Want {
+                pieces: pieces.collect(),
+                priority,
+                patience: 60_000 * MS,
+            };
+            simulation.at(at * MS, want);
+        }
+        simulation.run().counts.requests
+    };
+    let alone = run(None);
+    // Whenever it comes.
+    for at in (100..170).step_by(7) {
+        for count in [20, 60, 200] {
+            let requests = run(Some((at, count))) - alone;
+            let few = u64::from(count.div_ceil(64)) + 6;
+            assert!(
+                requests <= few,
+                "{count} chunks at {at} ms: {requests} more than the {alone} of the fill"
+            );
+        }
+    }
 }
 
 #[test]

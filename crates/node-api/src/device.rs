@@ -182,6 +182,9 @@ pub struct DeviceStatus {
     /// Chunks that were requested a second time because they were late.
     #[serde(default)]
     pub hedged: u64,
+    /// Chunks that were requested once more because a reader waited for them, and they were far behind in a long request.
+    #[serde(default)]
+    pub overtaken: u64,
     /// Chunks that were requested again after a failure.
     #[serde(default)]
     pub retried: u64,

@@ -217,6 +217,7 @@ pub fn busy_device(name: &str) -> DeviceView {
             start: None,
             joined: 10,
             hedged: 11,
+            overtaken: 14,
             retried: 12,
             stalls: 13,
         }),

@@ -50,6 +50,9 @@ pub struct NicStatus {
     pub lies: u64,
     /// Reads that were sent a second time because the first took long.
     pub hedged: u64,
+    /// Chunks that were requested once more because a reader waited for them, and they were far behind in a long request.
+    #[serde(default)]
+    pub overtaken: u64,
     /// Wanted chunks that were on their way already, asked for or as a part of a stream.
     #[serde(default)]
     pub joined: u64,

@@ -53,7 +53,7 @@ fn forge(bytes: &[u8], letter: &[u8]) -> Option<Vec<u8>> {
     let body = &body[..body.len().min(BODY_MAX)];
     let len = |part: &[u8]| u32::try_from(part.len()).expect("it is short").to_le_bytes();
     let mut out = b"nfbl\x01".to_vec();
-    out.push(kind % 32);
+    out.push(kind % 34);
     out.extend([0; 2]);
     out.extend(7_u64.to_le_bytes());
     out.extend(len(body));

@@ -14,6 +14,7 @@ use super::connector::connect_by;
 use super::{Patience, Shared};
 use crate::identity::{Transcript, nonce, same};
 use crate::wire::stream::{ReadError, read_frame, write_frames};
+use crate::wire::versions::START_SINCE;
 use crate::wire::{
     Direction, Frame, Message, Method, Nonce, PROOF_AT_ONCE, PROTOCOLS, Proof, Seal,
 };
@@ -52,9 +53,6 @@ struct Established {
     /// Frames to send before all others.
     first: Vec<Frame>,
 }
-
-/// Since this version, requests may follow the proof at once.
-const EARLY_SINCE: u16 = 2;
 
 /// Keeps a connection until the client is dropped.
 pub(super) async fn keep(connection: Arc<Connection>, mut commands: UnboundedReceiver<Command>) {
@@ -177,7 +175,7 @@ async fn meet(connection: &Connection) -> Result<Established, Lost> {
         incoming.rekey(key.seal(Direction::ToClient, &transcript));
     }
     let mut first = connection.begin(version);
-    if version >= EARLY_SINCE {
+    if version >= START_SINCE {
         for frame in std::mem::take(&mut first) {
             packet.extend_from_slice(&frame.encode(&mut outgoing));
             packet.extend_from_slice(&frame.data);
@@ -214,7 +212,7 @@ fn proof_at_once(connection: &Connection, outgoing: &mut Seal) -> Vec<u8> {
 fn check_at_once(connection: &Connection, version: u16, method: Method) -> Result<(), Lost> {
     match method {
         Method::Key => Err(Lost::Refused("it wants a key".to_owned())),
-        Method::None if version < EARLY_SINCE => {
+        Method::None if version < START_SINCE => {
             connection.waits_for_the_challenge();
             Err(Lost::Order("a service of an earlier release"))
         }

@@ -17,19 +17,13 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use super::Shared;
 use super::place::{Lane, Place};
 use super::registered::{Receiver, RegisteredSource, Reply};
+use crate::wire::versions::{PROMOTE_SINCE, RESUME_SINCE};
 use crate::wire::{ErrorCode, Frame, Message, Priority};
 use blocks::ContentId;
 use serving::transport::Address;
 use starting::{Progress, Starting};
 
 pub(super) use starting::{StartAnswer, StartRefused, StartRequest};
-
-/// The first version of the protocol that has START.
-const STARTS_SINCE: u16 = 2;
-/// The first version of the protocol that has PROMOTE.
-const PROMOTES_SINCE: u16 = 3;
-/// The first version of the protocol that has RESUME.
-const RESUMES_SINCE: u16 = 4;
 
 /// A connection to the service, which is re-established when it is lost.
 #[derive(Debug)]
@@ -236,12 +230,12 @@ impl Connection {
 
     /// Returns whether the service supports sending chunks of a stream first.
     pub(super) fn promotes(&self) -> bool {
-        self.state.lock().version >= PROMOTES_SINCE
+        self.state.lock().version >= PROMOTE_SINCE
     }
 
     /// Returns whether the service sends the rest of a plan. That is asked for on the connection of streams.
     pub(super) fn resumes(&self) -> bool {
-        self.place.lane == Lane::Background && self.state.lock().version >= RESUMES_SINCE
+        self.place.lane == Lane::Background && self.state.lock().version >= RESUME_SINCE
     }
 
     /// Ends a stream.
@@ -426,7 +420,8 @@ impl Connection {
     /// Takes a frame of the answer to a START; returns whether the connection continues.
     fn started(&self, mut starting: Starting, frame: Frame) -> bool {
         let number = frame.request;
-        let progress = starting.take(frame);
+        let version = self.state.lock().version;
+        let progress = starting.take(frame, version);
         if let Some((handle, id)) = starting.handle() {
             let source = starting.request.source.number;
             self.state.lock().handles.insert(source, (handle, id));

@@ -35,6 +35,7 @@ use crate::wire;
 use beside::Doubts;
 use blocks::ContentId;
 use chunks::index::{Index, ZEROS};
+use chunks::links::Links;
 use chunks::{ChunkId, ChunkStore, Class};
 use kept::{Found, Kept, Room};
 use plan::OpenStream;
@@ -236,6 +237,11 @@ impl Flights {
             .read_ahead
             .touched(&self.index, line, numbers, &content);
         self.want_next(&next);
+    }
+
+    /// Notes what programs are linked with.
+    pub(super) fn know_links(&self, links: Links) {
+        self.read_ahead.know_links(links);
     }
 
     /// Fetches what the first program will be loaded with.

@@ -4,10 +4,11 @@
 //! Only over a network path whose round trip costs more than the bytes that were requested in vain, and
 //! not while a plan's chunks are being streamed: these predict the reads better.
 
-mod elf;
 mod libraries;
+mod linked;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -18,12 +19,16 @@ use super::Chunk;
 use blocks::{FileId, NodeKind, Tree};
 use chunks::CHUNK_MAX;
 use chunks::index::Index;
+use chunks::links::Links;
 use libraries::Libraries;
+use linked::Linked;
 
 /// A line with a shorter round trip needs no readahead of ours: the kernel's is enough.
 const FAR: Duration = Duration::from_millis(2);
 /// The rate of a line that was not measured yet, in bytes per second: 100 Mbit/s.
 const RATE_MIN: u64 = 12_500_000;
+/// What the files that one program is linked with may take, in what a round trip brings.
+const LINKED_ROUND_TRIPS: u64 = 8;
 /// Bytes that may be requested and not read yet: less than what is kept of such chunks in memory.
 const UNUSED_BYTES: u64 = 96 << 20;
 
@@ -73,15 +78,23 @@ pub(super) type Lookup<'a> = dyn Fn(u32) -> Option<Chunk> + 'a;
 pub(super) struct ReadAhead {
     /// Made when it is first needed: a source on a near line never does.
     state: OnceLock<Mutex<State>>,
+    /// What programs are linked with, if the service said it.
+    links: OnceLock<Links>,
 }
 
 #[derive(Debug)]
 struct State {
     predictor: Predictor,
     libraries: Libraries,
+    linked: Linked,
 }
 
 impl ReadAhead {
+    /// Notes what programs are linked with; what came first counts.
+    pub(super) fn know_links(&self, links: Links) {
+        let _first = self.links.set(links);
+    }
+
     /// Returns what is known of the reads, for a line on which something is gained by reading ahead.
     fn state(&self, index: &Index, line: Line) -> Option<MutexGuard<'_, State>> {
         let gain = line.gain()?;
@@ -105,6 +118,14 @@ impl ReadAhead {
         };
         for number in numbers {
             next.add(state.predictor.touched(*number));
+        }
+        for number in numbers {
+            if let Some(place) = index.place(*number)
+                && place.offset == 0
+                && let Some(links) = self.links.get()
+            {
+                state.follow(index, links, place.file, line, content, &mut next);
+            }
         }
         for number in numbers {
             if let Some(place) = index.place(*number)
@@ -153,6 +174,32 @@ impl State {
             predictor: Predictor::new(files(index), chunk_bytes)
                 .with_parents(directories(index.tree())),
             libraries: Libraries::default(),
+            linked: Linked::default(),
+        }
+    }
+
+    /// Predicts the beginnings of all files that an opened one is linked with, directly or by others.
+    fn follow(
+        &mut self,
+        index: &Index,
+        links: &Links,
+        opened: FileId,
+        line: Line,
+        content: &Lookup<'_>,
+        next: &mut Next,
+    ) {
+        let Some(gain) = line.gain() else {
+            return;
+        };
+        let most = gain.round_trip_bytes.saturating_mul(LINKED_ROUND_TRIPS);
+        let is_small = |numbers: &Range<u32>| numbers.end - numbers.start <= 2;
+        for file in self.linked.with(index, links, opened, most) {
+            let numbers = index.covering(file, 0, u64::MAX);
+            next.add(self.predictor.linked(numbers.start));
+            // Both ends are all of a small one. Of others the loader reads more, which their content tells.
+            if !is_small(&numbers) && self.libraries.is_new(file) {
+                self.link(index, file, content, next);
+            }
         }
     }
 
@@ -314,7 +361,7 @@ mod tests {
     fn what_is_relocated_is_requested_when_a_program_is_read() {
         const CHUNKS: u64 = 60;
         let mut bytes = vec![7; CHUNK_MAX * usize::try_from(CHUNKS).unwrap()];
-        elf::tests::write_program(&mut bytes, 30 << 17..31 << 17);
+        crate::programs::elf::tests::write_program(&mut bytes, 30 << 17..31 << 17);
         let nodes = [Node::dir(&[("program", 1)]), Node::file(bytes.len() as u64)];
         let tree = Arc::new(tree(&nodes).unwrap());
         let mut files = MemSource::default();

@@ -31,6 +31,8 @@ pub struct RemoteCounts {
     pub lies: u64,
     /// Chunks that were requested on the other connection, too.
     pub hedged: u64,
+    /// Chunks that were requested once more because a reader waited for them, and they were far behind in a long request.
+    pub overtaken: u64,
     /// Wanted chunks that were on their way already.
     pub joined: u64,
     /// Chunks that were requested again after a failure.
@@ -91,6 +93,7 @@ impl Remote {
             away: c.away.load(Relaxed),
             lies: c.lies.load(Relaxed),
             hedged: engine.hedges,
+            overtaken: engine.overtakes,
             joined: engine.joins,
             retried: engine.retries,
             requests: engine.requests,

@@ -20,6 +20,7 @@ use super::{Client, ClientError, Remote, Shared};
 use crate::plan_order;
 use crate::wire::Ask;
 use chunks::index::{Index, unpack};
+use chunks::links::{Links, LinksError};
 
 /// The request to start a source.
 #[derive(Clone, Debug)]
@@ -309,6 +310,7 @@ impl Parts {
         })?;
         let index = self.index(&answer)?;
         let plan = answer.plan.and_then(|bytes| self.plan(&bytes, &index));
+        let links = answer.links.and_then(|bytes| self.links(&bytes, &index));
         self.source.name_index(index.id());
         // It is open where it was asked for, and on the other connection to the same service.
         let service = self.connections.get(self.connection).service();
@@ -328,6 +330,9 @@ impl Parts {
             flights.streamed(plan.id, &order, (self.connection, stream));
             let weak: Weak<Flights> = Arc::downgrade(&flights);
             receiver = Some(weak as Weak<dyn Receiver>);
+        }
+        if let Some(links) = links {
+            flights.know_links(links);
         }
         let remote = Remote::new(flights);
         let started = Started {
@@ -356,6 +361,16 @@ impl Parts {
         } else {
             Err(wrong("an index"))
         }
+    }
+
+    /// Returns the links of programs; what cannot be used costs speed.
+    fn links(&self, bytes: &[u8], index: &Index) -> Option<Links> {
+        let links = Links::decode(bytes, index);
+        let name = String::from_utf8_lossy(&self.source.name);
+        let failed = |error: &LinksError| {
+            log::warn!("the links of {name} that the block service sent are not used: {error}");
+        };
+        links.inspect_err(failed).ok()
     }
 
     /// Returns the plan; one that cannot be used costs speed.

@@ -1,7 +1,5 @@
 //! The head of a frame, and the seal over it.
 
-use std::ops::RangeInclusive;
-
 use blocks::{Broken, Input};
 
 use super::Message;
@@ -9,8 +7,6 @@ use super::message::Kind;
 
 /// The version of frames: all versions of the protocol have the same.
 pub const VERSION: u8 = 1;
-/// The supported versions of the protocol. HELLO and CHALLENGE agree on one.
-pub const PROTOCOLS: RangeInclusive<u16> = 1..=4;
 /// Bytes of a head.
 pub const HEAD_BYTES: usize = 32;
 /// The most bytes of a body: a list of 64 wants takes 300, a name 255.

@@ -53,7 +53,7 @@ numbered! {
         Chunk = 8, Cancel = 9, Prefetch = 10, Prefetched = 11, Get = 12, Piece = 13, Boots = 14,
         BootList = 15, Put = 16, PutDone = 17, Stat = 18, Stats = 19, GoAway = 21,
         Error = 22, Start = 23, Started = 24, Index = 25, Plan = 26, Streamed = 27,
-        StreamEnd = 28, Skip = 29, Promote = 30, Resume = 31,
+        StreamEnd = 28, Skip = 29, Promote = 30, Resume = 31, Links = 32,
     }
 }
 
@@ -61,7 +61,13 @@ impl Kind {
     pub(crate) const fn has_data(self) -> bool {
         matches!(
             self,
-            Self::Chunk | Self::Piece | Self::Put | Self::Index | Self::Plan | Self::Streamed
+            Self::Chunk
+                | Self::Piece
+                | Self::Put
+                | Self::Index
+                | Self::Plan
+                | Self::Streamed
+                | Self::Links
         )
     }
 }
@@ -248,9 +254,11 @@ pub enum Message {
         packed_len: u64,
         plan_len: u64,
         plan_chunks: u32,
+        links_len: u32,
     },
     Index,
     Plan,
+    Links,
     Streamed {
         chunk: u32,
         status: Status,
@@ -304,6 +312,7 @@ impl Message {
             Self::Started { .. } => Kind::Started,
             Self::Index => Kind::Index,
             Self::Plan => Kind::Plan,
+            Self::Links => Kind::Links,
             Self::Streamed { .. } => Kind::Streamed,
             Self::StreamEnd { .. } => Kind::StreamEnd,
             Self::Skip { .. } => Kind::Skip,

@@ -194,6 +194,7 @@ pub(crate) struct Started {
     pub(crate) packed_len: u64,
     pub(crate) plan_len: u64,
     pub(crate) plan_chunks: u32,
+    pub(crate) links_len: u32,
 }
 
 /// Everything that a START was answered with.
@@ -202,6 +203,7 @@ pub(crate) struct Answers {
     pub(crate) started: Started,
     pub(crate) index: Vec<u8>,
     pub(crate) plan: Vec<u8>,
+    pub(crate) links: Vec<u8>,
     pub(crate) chunks: Vec<(u32, Result<Stored, Status>)>,
     /// Chunks that were sent, skipped, and failed.
     pub(crate) end: (u32, u32, u32),
@@ -332,6 +334,7 @@ impl<S: Read + Write> Raw<S> {
                 packed_len,
                 plan_len,
                 plan_chunks,
+                links_len,
             } => Started {
                 handle,
                 codec: Codec::from_number(codec).unwrap(),
@@ -340,6 +343,7 @@ impl<S: Read + Write> Raw<S> {
                 packed_len,
                 plan_len,
                 plan_chunks,
+                links_len,
             },
             other => panic!("{other:?}"),
         }
@@ -367,6 +371,7 @@ impl<S: Read + Write> Raw<S> {
             started,
             index: Vec::new(),
             plan: Vec::new(),
+            links: Vec::new(),
             chunks: Vec::new(),
             end: (0, 0, 0),
             others: Vec::new(),
@@ -385,6 +390,10 @@ impl<S: Read + Write> Raw<S> {
                 Message::Plan => {
                     assert!(answers.chunks.is_empty(), "a plan behind chunks");
                     answers.plan.extend(frame.data);
+                }
+                Message::Links => {
+                    assert!(answers.chunks.is_empty(), "links behind chunks");
+                    answers.links.extend(frame.data);
                 }
                 Message::Streamed {
                     chunk,

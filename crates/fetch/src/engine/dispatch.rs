@@ -11,6 +11,8 @@ use crate::want::{Key, Piece, Priority, Verdict};
 
 /// How far behind the first of a queue a piece is looked for that can be requested now.
 const SCAN: usize = 256;
+/// A fill leaves this part of what may be on its way to what is wanted more, and that waits for as much.
+const KEPT_FREE: u64 = 8;
 /// So many times as long as else, a response is not late beside a stream of its server.
 const BESIDE_STREAM: u32 = 5;
 
@@ -121,8 +123,15 @@ impl<K: Key> Engine<K> {
             return None;
         }
         let mut open = self.in_flight();
-        // A fill goes in long requests: at the limit of all, each answer would make room for a piece.
-        if priority == Priority::Fill && open > self.config.in_flight_bytes / 2 {
+        let limit = self.most_in_flight(priority);
+        let room = limit.saturating_sub(open);
+        // What nobody waits for goes in few requests: at the limit of all, each answer would make room for a piece.
+        let waits = match priority {
+            Priority::Fill => open > self.config.in_flight_bytes / 2,
+            Priority::Plan => queued > room && room < limit / KEPT_FREE,
+            Priority::Demand => false,
+        };
+        if waits && open > 0 {
             return None;
         }
         let mut chosen: Option<(Peer, u64)> = None;
@@ -133,7 +142,7 @@ impl<K: Key> Engine<K> {
                 continue;
             };
             let bytes = u64::from(flight.bytes);
-            if open > 0 && open + bytes > self.config.in_flight_bytes {
+            if open > 0 && open + bytes > limit {
                 break;
             }
             let is_new = flight.is_new();
@@ -168,6 +177,15 @@ impl<K: Key> Engine<K> {
         }
         let (peer, _) = chosen?;
         (!pieces.is_empty()).then_some((peer, pieces))
+    }
+
+    /// How many bytes may be on their way, with those of a request of a priority.
+    const fn most_in_flight(&self, priority: Priority) -> u64 {
+        let all = self.config.in_flight_bytes;
+        match priority {
+            Priority::Fill => all - all / KEPT_FREE,
+            Priority::Plan | Priority::Demand => all,
+        }
     }
 
     fn in_flight(&self) -> u64 {

@@ -29,6 +29,7 @@ impl Nic {
             away: remote.away,
             lies: remote.lies,
             hedged: remote.hedged,
+            overtaken: remote.overtaken,
             joined: remote.joined,
             retried: remote.retried,
             requests: remote.requests,

@@ -115,6 +115,12 @@ pub(super) static METRICS: &[Metric] = &[
         |device| served(device, |status| status.hedged),
     ),
     of_device(
+        ("yolofs_device_overtaken_chunks_total", Counter, "chunks"),
+        "Chunks that were requested once more because a reader waited for them, and they were far behind in a long request, for the same devices.",
+        "Do readers wait for what fills the cache?",
+        |device| served(device, |status| status.overtaken),
+    ),
+    of_device(
         ("yolofs_device_retried_chunks_total", Counter, "chunks"),
         "Chunks that were requested again after a failure, for the same devices.",
         "Does a registry or a mirror fail?",

@@ -63,6 +63,15 @@ pub(super) static SERVICE_METRICS: &[Metric] = &[
         read: Read::Mount(|mount| all(mount, |nic| nic.hedged)),
     },
     Metric {
+        name: "yolofs_mount_overtaken_chunks_total",
+        kind: Counter,
+        unit: "chunks",
+        labels: &["mountpoint"],
+        help: "Chunks that were requested once more because a reader waited for them, and they were far behind in a long request.",
+        question: "Do readers wait for what fills the cache?",
+        read: Read::Mount(|mount| all(mount, |nic| nic.overtaken)),
+    },
+    Metric {
         name: "yolofs_mount_retried_chunks_total",
         kind: Counter,
         unit: "chunks",

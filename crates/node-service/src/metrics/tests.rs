@@ -69,6 +69,7 @@ fn asking_mount(mountpoint: &str) -> MountView {
         services: vec![service],
         joined: 34,
         hedged: 35,
+        overtaken: 37,
         retried: 36,
         ..NicStatus::default()
     });
@@ -188,6 +189,7 @@ fn values_are_those_of_the_status() {
         ("yolofs_mount_service_stalls_total", service, 33.0),
         ("yolofs_mount_joined_chunks_total", None, 34.0),
         ("yolofs_mount_hedged_chunks_total", None, 35.0),
+        ("yolofs_mount_overtaken_chunks_total", None, 37.0),
         ("yolofs_mount_retried_chunks_total", None, 36.0),
     ];
     for (name, label, wanted) in cases {

@@ -280,6 +280,7 @@ impl ServedDevice {
             start: None,
             joined: cache.joined,
             hedged: cache.hedged,
+            overtaken: cache.overtaken,
             retried: cache.retried,
             stalls: cache.stalls,
         }

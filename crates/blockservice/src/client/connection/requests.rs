@@ -1,9 +1,8 @@
 //! Requests to the service, as frames, with the receivers of the responses.
 
 use super::starting::Starting;
-use super::{
-    Command, Connection, OpenRead, Pending, RESUMES_SINCE, Reads, STARTS_SINCE, StartRefused,
-};
+use super::{Command, Connection, OpenRead, Pending, Reads, StartRefused};
+use crate::wire::versions::{RESUME_SINCE, START_SINCE};
 use crate::wire::{Frame, Message, SKIPS_MAX};
 use fetch::{RequestId, StreamId};
 
@@ -108,8 +107,8 @@ impl Connection {
                 continue;
             }
             let since = match start.rest {
-                Some(_) => RESUMES_SINCE,
-                None => STARTS_SINCE,
+                Some(_) => RESUME_SINCE,
+                None => START_SINCE,
             };
             if version < since {
                 let _nobody = (start.begin)(Err(StartRefused::Old));

@@ -7,9 +7,11 @@ use blocks::ContentId;
 use bootimg::PLAN_MAX;
 use chunks::Codec;
 use chunks::index::INDEX_MAX;
+use chunks::links::LINKS_BYTES_MAX;
 use fetch::StreamId;
 
 use super::super::registered::{Receiver, RegisteredSource};
+use crate::wire::versions::LINKS_SINCE;
 use crate::wire::{Ask, ErrorCode, Frame, Message};
 use std::sync::Arc;
 
@@ -25,6 +27,8 @@ pub(in crate::client) struct StartAnswer {
     pub(in crate::client) index: Option<(Codec, Vec<u8>, u64)>,
     /// The plan, if there is one.
     pub(in crate::client) plan: Option<Vec<u8>>,
+    /// The links of programs, if they came.
+    pub(in crate::client) links: Option<Vec<u8>>,
     /// The stream that follows, if one does, and the number of its request.
     pub(in crate::client) stream: Option<(StreamId, u64)>,
 }
@@ -80,6 +84,7 @@ struct Announced {
     packed_len: u64,
     plan_len: u64,
     plan_chunks: u32,
+    links_len: u64,
 }
 
 /// A START that was sent.
@@ -91,6 +96,7 @@ pub(super) struct Starting {
     began: Instant,
     index: Vec<u8>,
     plan: Vec<u8>,
+    links: Vec<u8>,
 }
 
 /// How far a START is answered.
@@ -98,7 +104,7 @@ pub(super) struct Starting {
 pub(super) enum Progress {
     /// More frames follow.
     Going,
-    /// Index and plan are there.
+    /// Index, plan and links are there.
     Complete,
     /// It is refused, or the response breaks a rule.
     Over(StartRefused),
@@ -112,6 +118,7 @@ impl Starting {
             began: Instant::now(),
             index: Vec::new(),
             plan: Vec::new(),
+            links: Vec::new(),
         }
     }
 
@@ -130,8 +137,8 @@ impl Starting {
         }
     }
 
-    /// Handles one frame of the response. Memory grows with the received bytes, not with the announced length.
-    pub(super) fn take(&mut self, frame: Frame) -> Progress {
+    /// Handles one frame of the response, in a connection of a version. Memory grows with the received bytes, not with the announced length.
+    pub(super) fn take(&mut self, frame: Frame, version: u16) -> Progress {
         match (frame.message, &self.announced) {
             (Message::Error { code, text }, _) => {
                 return Progress::Over(StartRefused::Refused(code, text));
@@ -145,13 +152,22 @@ impl Starting {
                     packed_len,
                     plan_len,
                     plan_chunks,
+                    links_len,
                 },
                 None,
             ) => {
                 let Some(codec) = Codec::from_number(codec) else {
                     return Progress::Over(StartRefused::Wrong("a codec of the index"));
                 };
-                if raw_len > INDEX_MAX || packed_len > raw_len || plan_len > PLAN_MAX {
+                let links_len = u64::from(links_len);
+                if links_len > 0 && version < LINKS_SINCE {
+                    return Progress::Over(StartRefused::Wrong("links in an earlier version"));
+                }
+                if raw_len > INDEX_MAX
+                    || packed_len > raw_len
+                    || plan_len > PLAN_MAX
+                    || links_len > LINKS_BYTES_MAX
+                {
                     return Progress::Over(StartRefused::Wrong("a length beyond its limit"));
                 }
                 self.began = Instant::now();
@@ -163,10 +179,12 @@ impl Starting {
                     packed_len,
                     plan_len,
                     plan_chunks,
+                    links_len,
                 });
             }
             (Message::Index, Some(_)) => self.index.extend_from_slice(&frame.data),
             (Message::Plan, Some(_)) => self.plan.extend_from_slice(&frame.data),
+            (Message::Links, Some(_)) => self.links.extend_from_slice(&frame.data),
             _ => return Progress::Over(StartRefused::Wrong("an answer to START")),
         }
         self.progress()
@@ -176,10 +194,15 @@ impl Starting {
         let Some(announced) = &self.announced else {
             return Progress::Going;
         };
-        let have = (self.index.len() as u64, self.plan.len() as u64);
-        if have.0 > announced.packed_len || have.1 > announced.plan_len {
+        let have = [&self.index, &self.plan, &self.links].map(|part| part.len() as u64);
+        let expected = [
+            announced.packed_len,
+            announced.plan_len,
+            announced.links_len,
+        ];
+        if have.iter().zip(expected).any(|(have, all)| *have > all) {
             Progress::Over(StartRefused::Wrong("more than was announced"))
-        } else if have == (announced.packed_len, announced.plan_len) {
+        } else if have == expected {
             Progress::Complete
         } else {
             Progress::Going
@@ -214,6 +237,7 @@ impl Starting {
             id: announced.id,
             index: packed.then_some((announced.codec, self.index, announced.raw_len)),
             plan: (announced.plan_len > 0).then_some(self.plan),
+            links: (announced.links_len > 0).then_some(self.links),
             stream: streams.then_some((self.request.stream, number)),
         };
         (self.request.begin)(Ok(answer))

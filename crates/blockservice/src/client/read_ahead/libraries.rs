@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::Lookup;
-use super::elf::{Unread, loads};
+use crate::programs::elf::{Unread, loads};
 use blocks::{FileId, NodeKind, Tree};
 use chunks::index::{CHUNK_BYTES, Index};
 
@@ -29,7 +29,7 @@ const SAME_NAME_MAX: usize = 2;
 
 /// What the loader of a program reads.
 #[derive(Debug, Default)]
-pub(super) struct Linked {
+pub(super) struct Loaded {
     pub(super) files: Vec<FileId>,
     /// Chunks of the program itself.
     pub(super) parts: Vec<Range<u32>>,
@@ -74,7 +74,7 @@ impl Libraries {
         index: &Index,
         file: FileId,
         content: &Lookup<'_>,
-    ) -> Result<Linked, u32> {
+    ) -> Result<Loaded, u32> {
         let read = |offset: u64, len: usize| {
             let mut bytes = Vec::new();
             for number in index.covering(file, offset, len as u64) {
@@ -89,7 +89,7 @@ impl Libraries {
         };
         let loads = match loads(&read) {
             Ok(loads) => loads,
-            Err(Unread::Other) => return Ok(Linked::default()),
+            Err(Unread::Other) => return Ok(Loaded::default()),
             Err(Unread::Missing(number)) => {
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
                 self.waiting.entry(number).or_default().push(file);
@@ -98,12 +98,17 @@ impl Libraries {
         };
         let tree = index.tree();
         let by_name = self.by_name.get_or_insert_with(|| by_name(tree));
-        let needed = loads.needed.iter().map(Vec::as_slice);
-        let beside = BESIDE.into_iter().filter(|_| !loads.needed.is_empty());
-        let files = needed.chain(beside).filter_map(|name| by_name.get(name));
+        let loader = loads.interpreter.iter();
+        let loader = loader.filter_map(|path| path.rsplit(|byte| *byte == b'/').next());
+        let needed: Vec<_> = loader
+            .chain(loads.needed.iter().map(Vec::as_slice))
+            .collect();
+        let beside = BESIDE.into_iter().filter(|_| !needed.is_empty());
+        let names = needed.iter().copied().chain(beside);
+        let files = names.filter_map(|name| by_name.get(name));
         let parts = loads.parts.into_iter();
         let parts = parts.map(|part| index.covering(file, part.start, part.end - part.start));
-        Ok(Linked {
+        Ok(Loaded {
             files: files.flatten().copied().collect(),
             parts: parts.collect(),
         })

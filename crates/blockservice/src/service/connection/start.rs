@@ -10,15 +10,10 @@ use super::super::outgoing::Outgoing;
 use super::super::prepared::{NotMade, Packed, Plan};
 use super::super::stream::{Receiver, Stream};
 use super::{Connection, Refusal, error_of};
+use crate::wire::versions::{LINKS_SINCE, PROMOTE_SINCE, RESUME_SINCE, START_SINCE};
 use crate::wire::{Ask, DATA_MAX, ErrorCode, Frame, Message};
 use chunks::index::Index;
 
-/// The first version of the protocol that has streams.
-pub(super) const STREAMS_SINCE: u16 = 2;
-/// The first version of the protocol that has PROMOTE.
-const PROMOTES_SINCE: u16 = 3;
-/// The first version of the protocol that has RESUME.
-const RESUMES_SINCE: u16 = 4;
 /// The most STARTs of a connection that are not answered yet.
 const STARTS_MAX: usize = 8;
 
@@ -35,6 +30,8 @@ struct Starting {
     ask: Ask,
     /// What is streamed of a plan that the client has.
     rest: Option<Rest>,
+    /// Whether the client understands links.
+    takes_links: bool,
     cancelled: Arc<AtomicBool>,
     stream: Option<Arc<Stream>>,
 }
@@ -62,7 +59,7 @@ impl Connection<'_> {
         have: ContentId,
         name: Vec<u8>,
     ) -> Result<(), Refusal> {
-        self.needs(STREAMS_SINCE)?;
+        self.needs(START_SINCE)?;
         self.begin(request, (ask, None), have, name).await
     }
 
@@ -74,7 +71,7 @@ impl Connection<'_> {
         rest: Rest,
         name: Vec<u8>,
     ) -> Result<(), Refusal> {
-        self.needs(RESUMES_SINCE)?;
+        self.needs(RESUME_SINCE)?;
         self.begin(request, (Ask::Chunks, Some(rest)), have, name)
             .await
     }
@@ -121,6 +118,7 @@ impl Connection<'_> {
             index,
             ask,
             rest,
+            takes_links: self.protocol >= LINKS_SINCE,
             cancelled,
             stream,
         };
@@ -134,7 +132,7 @@ impl Connection<'_> {
 
     /// Leaves chunks out of the stream.
     pub(super) fn skip(&self, request: u64, chunks: &[u32]) -> Result<(), Refusal> {
-        self.needs(STREAMS_SINCE)?;
+        self.needs(START_SINCE)?;
         // One that is over may be answered by what was on its way.
         if let Some(stream) = self.stream.upgrade()
             && stream.request() == request
@@ -146,7 +144,7 @@ impl Connection<'_> {
 
     /// Sends chunks of the stream first.
     pub(super) fn promote(&self, request: u64, chunks: &[u32]) -> Result<(), Refusal> {
-        self.needs(PROMOTES_SINCE)?;
+        self.needs(PROMOTE_SINCE)?;
         if let Some(stream) = self.stream.upgrade()
             && stream.request() == request
         {
@@ -217,7 +215,11 @@ impl Starting {
         let chunks = order.len();
         // Who asks for the rest has the plan.
         let plan = plan.as_deref().filter(|_| wanted.is_none());
-        self.say(self.started(packed.as_deref(), plan, chunks));
+        let links = match plan {
+            None => self.links(),
+            Some(_) => None,
+        };
+        self.say(self.started(packed.as_deref(), plan, links.as_deref(), chunks));
         if let Some(packed) = packed {
             self.send(&Message::Index, &packed.bytes).await;
         }
@@ -225,6 +227,9 @@ impl Starting {
             let counts = &self.shared.counts.streams;
             counts.plan_bytes.inc_by(plan.bytes.len() as u64);
             self.send(&Message::Plan, &plan.bytes).await;
+        }
+        if let Some(links) = links {
+            self.send(&Message::Links, &links).await;
         }
         match self.stream {
             // Its end is sent with it.
@@ -247,7 +252,19 @@ impl Starting {
         }
     }
 
-    fn started(&self, packed: Option<&Packed>, plan: Option<&Plan>, plan_chunks: usize) -> Message {
+    /// Returns the links of programs, for a client that would be sent a plan if there were one.
+    fn links(&self) -> Option<Arc<Vec<u8>>> {
+        let wanted = self.takes_links && self.rest.is_none() && self.ask != Ask::Index;
+        wanted.then(|| self.shared.links.of(&self.index)).flatten()
+    }
+
+    fn started(
+        &self,
+        packed: Option<&Packed>,
+        plan: Option<&Plan>,
+        links: Option<&Vec<u8>>,
+        plan_chunks: usize,
+    ) -> Message {
         Message::Started {
             handle: self.handle,
             codec: packed.map_or(0, |packed| packed.codec as u8),
@@ -256,6 +273,8 @@ impl Starting {
             packed_len: packed.map_or(0, |packed| packed.bytes.len() as u64),
             plan_len: plan.map_or(0, |plan| plan.bytes.len() as u64),
             plan_chunks: u32::try_from(plan_chunks).unwrap_or(u32::MAX),
+            // It has a limit.
+            links_len: links.map_or(0, |links| u32::try_from(links.len()).unwrap_or(0)),
         }
     }
 

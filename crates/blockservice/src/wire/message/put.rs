@@ -38,7 +38,7 @@ impl Message {
             | Self::Skip { .. }
             | Self::Promote { .. }
             | Self::Resume { .. } => self.put_stream(body),
-            Self::Cancel | Self::Piece | Self::Stat | Self::Index | Self::Plan => {}
+            Self::Cancel | Self::Piece | Self::Stat | Self::Index | Self::Plan | Self::Links => {}
         }
     }
 
@@ -133,10 +133,11 @@ impl Message {
                 packed_len,
                 plan_len,
                 plan_chunks,
+                links_len,
             } => {
                 let body = body.u32(*handle).u8(*codec).zeros::<3>().bytes(&id.0);
                 let body = body.u64(*raw_len).u64(*packed_len).u64(*plan_len);
-                body.u32(*plan_chunks).zeros::<4>().end();
+                body.u32(*plan_chunks).u32(*links_len).end();
             }
             Self::Streamed {
                 chunk,

@@ -79,6 +79,7 @@ impl Message {
             Kind::Started => take_started(input)?,
             Kind::Index => Self::Index,
             Kind::Plan => Self::Plan,
+            Kind::Links => Self::Links,
             Kind::Streamed => take_streamed(input)?,
             Kind::StreamEnd => Self::StreamEnd {
                 sent: input.u32()?,
@@ -179,7 +180,7 @@ fn take_resume(input: &mut Input<'_>) -> Result<Message, Broken> {
 fn take_started(input: &mut Input<'_>) -> Result<Message, Broken> {
     let (handle, codec) = (input.u32()?, input.u8()?);
     zero(input, 3)?;
-    let started = Message::Started {
+    Ok(Message::Started {
         handle,
         codec,
         id: take_id(input)?,
@@ -187,9 +188,8 @@ fn take_started(input: &mut Input<'_>) -> Result<Message, Broken> {
         packed_len: input.u64()?,
         plan_len: input.u64()?,
         plan_chunks: input.u32()?,
-    };
-    zero(input, 4)?;
-    Ok(started)
+        links_len: input.u32()?,
+    })
 }
 
 fn take_streamed(input: &mut Input<'_>) -> Result<Message, Broken> {

@@ -1,5 +1,5 @@
-//! What the loader of a program reads: the libraries that it is linked with, and the parts of its own file that
-//! are relocated; read from the available part of the file.
+//! What the loader of a program reads: the libraries that it is linked with, where it looks for them, and the parts of its
+//! own file that are relocated; read from the available part of the file.
 //!
 //! Little-endian 64-bit ELF only. The content is untrusted: every number in it is bounded, and an
 //! invalid one ends the parsing.
@@ -17,6 +17,8 @@ const DYNAMIC_MAX: u64 = 16 << 10;
 const NEEDED_MAX: usize = 128;
 /// Bytes of a name.
 const NAME_MAX: usize = 255;
+/// Bytes of a list of directories.
+const DIRECTORIES_MAX: usize = 1024;
 /// Bytes of a file that its loader reads, as far as they are told.
 const LOADED_MAX: u64 = 8 << 20;
 
@@ -27,12 +29,14 @@ const PT_INTERP: u64 = 3;
 const PF_W: u64 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
+const DT_RPATH: u64 = 15;
+const DT_RUNPATH: u64 = 29;
 /// The tables of relocations: the tag of the address, and that of the length.
 const RELOCATIONS: [(u64, u64); 3] = [(7, 8), (23, 2), (36, 35)];
 
 /// Why the names cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub enum Unread {
     /// The content at this offset is not here.
     Missing(u64),
     /// It is no program, or not one that is understood.
@@ -40,15 +44,21 @@ pub(super) enum Unread {
 }
 
 /// Reads bytes of a file: up to so many from an offset, fewer at its end.
-pub(super) type Reader<'a> = dyn Fn(u64, usize) -> Result<Vec<u8>, Unread> + 'a;
+pub type Reader<'a> = dyn Fn(u64, usize) -> Result<Vec<u8>, Unread> + 'a;
 
 /// What the loader of a program reads.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Loads {
-    /// The names of the libraries that it is linked with; the loader is among them.
-    pub(super) needed: Vec<Vec<u8>>,
+pub struct Loads {
+    /// The path of the loader.
+    pub interpreter: Option<Vec<u8>>,
+    /// The names of the libraries that it is linked with.
+    pub needed: Vec<Vec<u8>>,
+    /// Directories for them, separated by `:`, of an old program; empty if there is [`runpath`](Self::runpath).
+    pub rpath: Vec<u8>,
+    /// Directories for them, separated by `:`.
+    pub runpath: Vec<u8>,
     /// Bytes of its own file: the tables of relocations, and what these change.
-    pub(super) parts: Vec<Range<u64>>,
+    pub parts: Vec<Range<u64>>,
 }
 
 /// A part of the file that a program header is about.
@@ -61,14 +71,15 @@ struct Segment {
 }
 
 /// Returns what the loader of a program reads.
-pub(super) fn loads(read: &Reader<'_>) -> Result<Loads, Unread> {
+///
+/// # Errors
+/// If it is no program, or a part of it that is needed is missing.
+pub fn loads(read: &Reader<'_>) -> Result<Loads, Unread> {
     let segments = segments(read)?;
     let mut loads = Loads::default();
     let of_kind = |kind| segments.iter().filter(move |segment| segment.kind == kind);
     if let Some(interpreter) = of_kind(PT_INTERP).next() {
-        let path = name(read, interpreter.offset)?;
-        let base = path.rsplit(|byte| *byte == b'/').next();
-        loads.needed.extend(base.map(<[u8]>::to_vec));
+        loads.interpreter = Some(text(read, interpreter.offset, NAME_MAX)?);
     }
     let Some(dynamic) = of_kind(PT_DYNAMIC).next() else {
         return Ok(loads);
@@ -108,9 +119,14 @@ pub(super) fn loads(read: &Reader<'_>) -> Result<Loads, Unread> {
     };
     let table = offset(strings).ok_or(Unread::Other)?;
     let needed = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED);
+    let string = |at: u64, most| text(read, table.checked_add(at).ok_or(Unread::Other)?, most);
     for (_, at) in needed.take(NEEDED_MAX) {
-        let name = name(read, table.checked_add(*at).ok_or(Unread::Other)?)?;
-        loads.needed.push(name);
+        loads.needed.push(string(*at, NAME_MAX)?);
+    }
+    match (value(DT_RUNPATH), value(DT_RPATH)) {
+        (Some(at), _) => loads.runpath = string(at, DIRECTORIES_MAX)?,
+        (None, Some(at)) => loads.rpath = string(at, DIRECTORIES_MAX)?,
+        (None, None) => {}
     }
     Ok(loads)
 }
@@ -142,9 +158,9 @@ fn segments(read: &Reader<'_>) -> Result<Vec<Segment>, Unread> {
         .collect())
 }
 
-/// Reads a name that ends with a zero.
-fn name(read: &Reader<'_>, at: u64) -> Result<Vec<u8>, Unread> {
-    let mut bytes = read(at, NAME_MAX + 1)?;
+/// Reads up to `most` bytes that end with a zero.
+fn text(read: &Reader<'_>, at: u64, most: usize) -> Result<Vec<u8>, Unread> {
+    let mut bytes = read(at, most + 1)?;
     let end = bytes.iter().position(|byte| *byte == 0);
     bytes.truncate(end.ok_or(Unread::Other)?);
     Ok(bytes)
@@ -160,7 +176,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The program that runs this test.
@@ -188,7 +204,11 @@ pub(super) mod tests {
             .iter()
             .map(|name| String::from_utf8_lossy(name))
             .collect();
-        assert!(names[0].starts_with("ld-"), "{names:?}");
+        let loader = String::from_utf8(loads.interpreter.unwrap()).unwrap();
+        assert!(
+            loader.starts_with('/') && loader.contains("/ld-"),
+            "{loader}"
+        );
         assert!(
             names.iter().any(|name| name.starts_with("libc.so")),
             "{names:?}"
@@ -204,7 +224,7 @@ pub(super) mod tests {
     }
 
     /// Writes the headers of a program with tables of relocations, and what these change at `written`.
-    pub(in crate::client::read_ahead) fn write_program(bytes: &mut [u8], written: Range<u64>) {
+    pub(crate) fn write_program(bytes: &mut [u8], written: Range<u64>) {
         let mut put = |at: usize, numbers: &[u64]| {
             for (nth, number) in numbers.iter().enumerate() {
                 bytes[at + nth * 8..][..8].copy_from_slice(&number.to_le_bytes());
