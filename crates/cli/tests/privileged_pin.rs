@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lab::{Lab, fails, json, noise, ok, until};
+use lab::{Lab, fails, json as json_of, noise, ok, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PAGE: usize = 4096;
 
@@ -65,11 +65,11 @@ impl PinFixture {
         command
             .args(["--", "sh", "-c", script])
             .arg(self.file("lib"));
-        json(command.stderr(Stdio::null()))
+        json_of(command.stderr(Stdio::null()))
     }
 
     fn status(&self) -> Value {
-        json(&mut self.pin(&["status", "--json"]))
+        json_of(&mut self.pin(&["status", "--json"]))
     }
 
     fn serve(&self, flags: &[&str]) -> Holder {
@@ -168,7 +168,7 @@ fn privileged_pages_are_held_across_upgrades_and_the_death_of_their_holder() {
     let holder = desk.serve(&[]);
     assert_eq!(holder.locked_pages(), 3);
     assert_eq!(
-        json(&mut desk.pin(&["drop", "lib", "--json"]))["locked_bytes"],
+        json_of(&mut desk.pin(&["drop", "lib", "--json"]))["locked_bytes"],
         0
     );
     assert_eq!(holder.locked_pages(), 0);
@@ -184,14 +184,21 @@ struct Group(PathBuf);
 
 impl Group {
     fn new(limit: &str) -> Self {
-        let (root, file) = match Path::new("/sys/fs/cgroup/memory").is_dir() {
-            true => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            false => ("/sys/fs/cgroup", "memory.max"),
+        let root = match Path::new("/sys/fs/cgroup/memory").is_dir() {
+            true => "/sys/fs/cgroup/memory",
+            false => "/sys/fs/cgroup",
         };
         let path = Path::new(root).join(format!("yolofs-pin-test-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        fs::write(path.join(file), limit).unwrap();
-        Self(path)
+        let group = Self(path);
+        group.limit(limit);
+        group
+    }
+
+    fn limit(&self, limit: &str) {
+        let files = ["memory.limit_in_bytes", "memory.max"].map(|file| self.0.join(file));
+        let file = files.iter().find(|file| file.exists()).unwrap();
+        fs::write(file, limit).unwrap();
     }
 }
 
@@ -202,7 +209,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
+fn privileged_a_cgroup_is_charged_and_its_limit_is_kept() {
     let desk = PinFixture::new();
     desk.replace("lib", 1, 4000);
     let script = "dd if=$0 bs=1M of=/dev/null";
@@ -211,16 +218,11 @@ fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
     command
         .args(["--", "sh", "-c", script])
         .arg(desk.file("lib"));
-    let told = json(command.stderr(Stdio::null()));
+    let told = json_of(command.stderr(Stdio::null()));
     assert_eq!(told["bytes"], 4000 * PAGE);
     fails(1, &mut desk.pin(&["apply", "lib"]));
     let group = Group::new("64M");
     let path = group.0.to_str().unwrap();
-    let refused = fails(
-        1,
-        &mut desk.pin(&["serve", "--cgroup", path, "--budget", "65M"]),
-    );
-    assert!(refused.contains("--budget"), "{refused}");
     // What somebody else has read is charged to the cgroup all the same.
     fs::read(desk.file("lib")).unwrap();
     let holder = desk.serve(&["--cgroup", path, "--budget", "8M"]);
@@ -232,6 +234,59 @@ fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
         "{status}"
     );
     assert_eq!(status["group"]["limit_bytes"], 64 << 20);
+    assert!(holder.end());
+    // Less is held than the budget allows, and the rest is named.
+    group.limit("14M");
+    let holder = desk.serve(&["--cgroup", path, "--budget", "65M"]);
+    let status = desk.status();
+    let held = status["locked_bytes"].as_u64().unwrap();
+    assert!((4 << 20..14 << 20).contains(&held), "{status}");
+    assert_eq!(status["bound"]["kind"], "cgroup", "{status}");
+    assert_eq!(status["bound"]["path"], path);
+    assert_eq!(
+        status["left_out"][0]["path"],
+        desk.file("lib").to_str().unwrap()
+    );
+    assert_eq!(
+        status["left_out_bytes"].as_u64().unwrap() + held,
+        4000 * PAGE as u64
+    );
+    let told = ok(&mut desk.pin(&["status"]));
+    assert!(told.contains("MemoryMax="), "{told}");
+    // When it is raised, all is held.
+    group.limit("64M");
+    ok(&mut desk.pin(&["apply", "lib"]));
+    assert_eq!(holder.locked_pages(), 4000);
+    assert!(holder.end());
+}
+
+/// A process without the capability may lock `RLIMIT_MEMLOCK` bytes.
+#[test]
+fn privileged_the_limit_of_locked_memory_is_kept() {
+    let desk = PinFixture::new();
+    desk.record(&[]);
+    fails(1, &mut desk.pin(&["apply", "lib"]));
+    let serve = desk.pin(&["serve"]);
+    let words = std::iter::once(serve.get_program()).chain(serve.get_args());
+    let mut command = Command::new("prlimit");
+    command
+        .args(["--memlock=12288", "setpriv", "--bounding-set=-ipc_lock"])
+        .arg("--inh-caps=-ipc_lock")
+        .args(words);
+    for (name, value) in serve.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    let holder = Holder(command.spawn().unwrap());
+    until("pages are held", || desk.status()["pid"].is_u64());
+    let status = desk.status();
+    assert_eq!(holder.locked_pages(), 3, "{status}");
+    assert_eq!(status["bound"]["kind"], "memlock", "{status}");
+    assert_eq!(
+        (&status["left_out_bytes"], &status["errors"]),
+        (&json!(PAGE), &json!(0))
+    );
+    let told = ok(&mut desk.pin(&["status"]));
+    assert!(told.contains("LimitMEMLOCK="), "{told}");
     assert!(holder.end());
 }
 
@@ -285,7 +340,7 @@ fn privileged_a_command_that_fails_or_touches_nothing_makes_no_profile() {
         "dd if={} bs=4096 count=2 of=/dev/null; exec sleep 60",
         lib.display()
     );
-    let told = json(
+    let told = json_of(
         desk.pin(&[
             "record", "--json", "--for", "0.5", "--under", usr, "--", "sh", "-c", &script,
         ])

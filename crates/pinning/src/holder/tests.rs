@@ -1,5 +1,4 @@
 use std::fs;
-use std::path::Path;
 
 use blocks::{Access, Event, FileId, SourceId, Warmth};
 use tracer::{CommandId, Trace, TraceEvent, TracedFile};
@@ -137,6 +136,68 @@ fn a_file_that_is_replaced_is_held_in_its_new_version() {
     desk.replace("lib", 100, 3);
     holder.refresh();
     assert_eq!(holder.status().locked_bytes, 12 * PAGE, "it is back");
+}
+
+/// A new version of a library has a new name, and a link of the shorter name leads to it.
+#[test]
+fn a_library_is_held_under_its_new_name_once() {
+    let desk = PinFixture::new();
+    let link = |target: &str| {
+        let aside = desk.path("libz.so.1.new");
+        std::os::unix::fs::symlink(target, &aside).unwrap();
+        fs::rename(aside, desk.path("libz.so.1")).unwrap();
+    };
+    desk.replace("libz.so.1.2", 100, 1);
+    link("libz.so.1.2");
+    desk.profile("a", "libz.so.1.2", &[(0, 2), (50, 60)]);
+    let mut holder = desk.holder(1 << 20);
+    assert_eq!(holder.status().followed_files, 0);
+    assert!(holder.paths().contains(&desk.path("libz.so.1")));
+    desk.replace("libz.so.1.3", 100, 2);
+    // Both are wanted by then, one by each of two profiles.
+    desk.profile("b", "libz.so.1.3", &[(55, 70)]);
+    link("libz.so.1.3");
+    fs::remove_file(desk.path("libz.so.1.2")).unwrap();
+    holder.refresh();
+    assert_eq!(holder.status().locked_bytes, 22 * PAGE);
+    assert_eq!(locked_in_kernel(&desk.path("libz.so.1.3")), 22 * PAGE);
+    assert_eq!(locked_in_kernel(&desk.path("libz.so.1.2")), 0);
+    let of = |holder: &Holder| (holder.status().followed_files, holder.status().errors);
+    assert_eq!(of(&holder), (1, 0));
+    assert_eq!(holder.status().profiles[0].locked_bytes, 12 * PAGE);
+    assert_eq!(holder.status().profiles[0].changed_files, 1);
+    holder.refresh();
+    assert_eq!(of(&holder), (1, 0), "nothing is new");
+    desk.replace("libz.so.1.3", 100, 3);
+    holder.refresh();
+    assert_eq!(of(&holder), (2, 0), "the file of two profiles counts once");
+    assert_eq!(locked_in_kernel(&desk.path("libz.so.1.3")), 22 * PAGE);
+}
+
+#[test]
+fn what_finds_no_room_is_named_in_the_order_of_use() {
+    let desk = PinFixture::new();
+    desk.replace("other", 100, 2);
+    desk.profile("b", "other", &[(0, 30)]);
+    let mut holder = desk.holder(40 * PAGE);
+    assert_eq!(holder.status().bound, None);
+    desk.profile("a", "lib", &[(0, 30)]);
+    holder.refresh();
+    let status = holder.status();
+    let bound = status.bound.clone().unwrap();
+    assert_eq!(
+        (bound.kind, bound.limit_bytes),
+        (BoundKind::Budget, 40 * PAGE)
+    );
+    let left_out = LeftOut {
+        path: desk.path("other"),
+        bytes: 20 * PAGE,
+    };
+    assert_eq!(status.left_out, [left_out], "a comes before b");
+    assert_eq!(
+        (status.wanted_bytes, status.locked_bytes),
+        (60 * PAGE, 40 * PAGE)
+    );
 }
 
 #[test]
