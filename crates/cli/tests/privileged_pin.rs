@@ -6,10 +6,14 @@
 mod lab;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use lab::service::Service;
 use lab::{Lab, fails, json as json_of, noise, ok, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -274,7 +278,10 @@ fn privileged_the_limit_of_locked_memory_is_kept() {
         .arg("--inh-caps=-ipc_lock")
         .args(words);
     for (name, value) in serve.get_envs() {
-        command.env(name, value.unwrap());
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
     }
     let holder = Holder(command.spawn().unwrap());
     until("pages are held", || desk.status()["pid"].is_u64());
@@ -348,4 +355,74 @@ fn privileged_a_command_that_fails_or_touches_nothing_makes_no_profile() {
     );
     assert_eq!(told["bytes"], 2 * PAGE);
     assert_eq!(told["name"], "sh");
+}
+
+/// Returns the page of metrics of a node.
+fn metrics(lab: &Lab) -> String {
+    let mut stream = UnixStream::connect(lab.run_dir().join("node.sock")).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: node\r\n\r\n")
+        .unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+#[test]
+fn privileged_the_manager_and_the_node_are_told_what_is_held() {
+    let desk = PinFixture::new();
+    desk.record(&[]);
+    let planned = json_of(&mut desk.pin(&["apply", "lib", "--dry-run", "--json"]));
+    assert_eq!(planned["bytes"], 4 * PAGE);
+    fails(1, &mut desk.pin(&["apply", "lib"]));
+    let node = Service::start(&desk.lab);
+    assert!(!metrics(&desk.lab).contains("yolofs_pin_locked_bytes "));
+    let manager = desk.lab.path("manager");
+    let told = UnixDatagram::bind(&manager).unwrap();
+    told.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut serve = desk.pin(&["serve"]);
+    let holder = Holder(serve.env("NOTIFY_SOCKET", manager).spawn().unwrap());
+    let mut word = [0; 256];
+    let len = told.recv(&mut word).unwrap();
+    assert!(String::from_utf8_lossy(&word[..len]).contains("READY=1"));
+    assert_eq!(holder.locked_pages(), 4, "all are held by then");
+    let has = |line: &str| metrics(&desk.lab).contains(line);
+    until("the node knows", || {
+        has(&format!("\nyolofs_pin_locked_bytes {}\n", 4 * PAGE))
+    });
+    assert!(has(&format!("\nyolofs_pin_wanted_bytes {}\n", 4 * PAGE)));
+    desk.replace("lib", 2, 200);
+    until("the upgrade is counted", || {
+        has("\nyolofs_pin_followed_files_total 1\n")
+    });
+    assert!(has("\nyolofs_pin_errors_total 0\n") && has("\nyolofs_pin_refused_bytes 0\n"));
+    assert!(holder.end());
+    assert!(!has("yolofs_pin_locked_bytes "), "nobody holds pages");
+    drop(node);
+}
+
+/// A daemon that runs already counts when it is named.
+#[test]
+fn privileged_what_a_named_process_touches_is_recorded() {
+    let desk = PinFixture::new();
+    let (asked, done) = (desk.lab.path("asked"), desk.lab.path("done"));
+    for fifo in [&asked, &done] {
+        nix::unistd::mkfifo(fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    // A shell that reads by itself: what it starts is another process.
+    let script = "while read -r go <$1; do read -r -N 4000 bytes <$0; echo done >$2; done";
+    let mut daemon = Command::new("bash");
+    daemon.env("LC_ALL", "C");
+    daemon.args(["-c", script]).arg(desk.file("lib"));
+    let daemon = Holder(daemon.args([&asked, &done]).spawn().unwrap());
+    let pid = daemon.0.id().to_string();
+    let mut command = desk.pin(&["record", "--json", "--name", "d", "--with", &pid, "--under"]);
+    command.arg(desk.lab.path("usr"));
+    command.args(["--", "sh", "-c", "echo go >$0; read -r line <$1"]);
+    let told = json_of(command.args([&asked, &done]).stderr(Stdio::null()));
+    assert_eq!(
+        (&told["bytes"], &told["method"]),
+        (&json!(PAGE), &json!("pages"))
+    );
 }

@@ -228,11 +228,19 @@ fn what_is_no_file_or_damaged_is_told_and_holds_nothing_up() {
     fs::remove_file(desk.path("lib")).unwrap();
     nix::unistd::mkfifo(&desk.path("lib"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     fs::write(desk.path("pins/broken.trace"), "nonsense").unwrap();
+    // Of a file that is in memory only, there is nothing to hold.
+    let memory = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+    let only_copy = memory.path().join("lib");
+    fs::write(&only_copy, vec![1; 4096]).unwrap();
+    desk.profile("memory", only_copy.to_str().unwrap(), &[(0, 1)]);
+    desk.replace("other", 100, 2);
+    desk.profile("other", "other", &[(0, 3)]);
     let holder = desk.holder(1 << 20);
     let status = holder.status();
     assert_eq!(
         (status.locked_bytes, status.profiles[0].missing_files),
-        (0, 1)
+        (3 * PAGE, 1),
+        "the others are held"
     );
     assert!(
         status.problems[0].contains("broken"),
