@@ -182,10 +182,9 @@ fn privileged_a_recording_that_loses_a_part_makes_no_boot_image_and_leaves_nothi
                 .args(["--", "sh", "-c", "cat $YOLOFS_MNT/file"]));
             ok(lab.bootimg().args(["rm", "tree"]));
         } else {
-            println!("{phase:?} {parts:?}: {said}");
             let why = match parts.contains(&Part::Qemu) {
                 true => "killed by signal 9",
-                false => "XXX",
+                false => "recorded mount",
             };
             assert!(said.contains(why), "{said}");
         }
@@ -245,7 +244,6 @@ fn privileged_a_disk_that_was_replaced_is_told_and_read_itself() {
         .args(flags)
         .output()
         .unwrap();
-    println!("{}", String::from_utf8_lossy(&mounted.stderr));
     assert!(mounted.status.success());
     let served = fs::read(mountpoint.join("disk.raw")).unwrap();
     assert!(
