@@ -426,3 +426,30 @@ fn privileged_what_a_named_process_touches_is_recorded() {
         (&json!(PAGE), &json!("pages"))
     );
 }
+
+/// Where tracefs is not mounted, it is mounted for the recorder alone.
+#[test]
+fn privileged_tracefs_need_not_be_mounted() {
+    let desk = PinFixture::new();
+    let lib = desk.file("lib");
+    let mut record = desk.pin(&["record", "--json", "--name", "lib", "--under"]);
+    record
+        .arg(desk.lab.path("usr"))
+        .args(["--", "head", "-c1"])
+        .arg(&lib);
+    let script = "umount -l /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null; \"$@\" && ! grep -q tracefs /proc/self/mounts";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command.arg(record.get_program()).args(record.get_args());
+    for (name, value) in record.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let told = json_of(command.stderr(Stdio::null()));
+    assert_eq!(
+        (&told["method"], &told["bytes"]),
+        (&json!("pages"), &json!(PAGE))
+    );
+}
