@@ -69,7 +69,11 @@ hold_vmtouch() { # it says nothing, and holds all when it holds no more than hal
     vmtouch -q -l "${files[@]}" "${libraries[@]}" >/dev/null & pids[vmtouch]=$!
     until before=$now; now=$(locked "${pids[vmtouch]}"); [ "$now" -gt 0 ] && [ "$now" = "$before" ]; do sleep 0.5; done
 }
-hold_pins() { "$yolofs" pin serve --budget 1G & pids[pins]=$!; until "$yolofs" pin status --json | jq -e '.pid' >/dev/null; do kill -0 "${pids[pins]}"; done; }
+hold_pins() { # all of it, or the bench says which limit refuses some
+    "$yolofs" pin serve --budget 1G & pids[pins]=$!
+    until "$yolofs" pin status --json | jq -e '.pid' >/dev/null; do kill -0 "${pids[pins]}"; done
+    "$yolofs" pin status --json | jq -e '.left_out_bytes == 0 and .errors == 0' >/dev/null || die "$("$yolofs" pin status)"
+}
 say "recording what docker run touches while the engine runs"
 engine=$(cat "$work/docker.pid")
 with="--with $engine --with $(pgrep -P "$engine" -x containerd)"

@@ -189,6 +189,7 @@ const LADDER: &[Rung] = &[
             "mounting",
             "node-api",
             "node-records",
+            "pinning",
             "rawio",
             "serving",
             "tracer",

@@ -94,9 +94,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
             let Restored {
                 answer_ms,
                 disk_reads,
+                qemu_bytes,
                 ..
             } = sample;
-            eprintln!("round {round}: {monitor:?}, {mode}: {answer_ms:.0} ms, {disk_reads} reads");
+            eprintln!(
+                "round {round}: {monitor:?}, {mode}: {answer_ms:.0} ms, {disk_reads} reads, {qemu_bytes} bytes of QEMU itself"
+            );
             samples.push(sample);
         }
     }

@@ -2,7 +2,7 @@
 //! touches it, from the disk, from the page cache, or from a mount.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::{Cache, Mode};
 use crate::boots::milliseconds;
 use crate::caches::{self, HostFiles};
 use crate::lab_args::Places;
-use crate::process::{Guard, run_ok, wait_for};
+use crate::process::{Guard, disk_bytes_read, run_ok, wait_for};
 use crate::programs::{DEADLINE, Programs, record};
 use crate::stage::{Access, Stage};
 use crate::throttle::Throttle;
@@ -81,6 +81,8 @@ pub struct Restored {
     pub disk_reads: u64,
     /// Bytes they asked for.
     pub disk_bytes: u64,
+    /// Bytes that QEMU had read from any disk, if that is more: of its own program, libraries and firmware.
+    pub qemu_bytes: u64,
 }
 
 /// A QEMU, and the guest that it runs.
@@ -168,8 +170,8 @@ impl Snapshots {
     pub fn sample(&self, monitor: Monitor, mode: Mode, iops: u32) -> anyhow::Result<Restored> {
         let throttle = Throttle::new(&self.stage.device_number()?, iops)?;
         caches::drop_all(&self.files)?;
-        // What of the host is read is the same for all.
-        self.host.warm_up()?;
+        // From wherever a machine is restored, QEMU itself and the guest's disk are in memory, and are no part of it.
+        self.host.warm_up(monitor)?;
         let source = self.stage.path().join(monitor.as_str());
         let mount = match mode {
             Mode::Yolofs | Mode::Pinned => {
@@ -193,7 +195,7 @@ impl Snapshots {
         let stay = throttle.stay()?;
         let before = self.stage.reads()?;
         let dir = mount.as_ref().map_or(source, |at| at.path().to_owned());
-        let took = self.host.restore(monitor, &dir)?;
+        let (took, read) = self.host.restore(monitor, &dir)?;
         let reads = self.stage.reads()?.since(before);
         drop((stay, mount));
         Ok(Restored {
@@ -202,6 +204,7 @@ impl Snapshots {
             answer_ms: milliseconds(took),
             disk_reads: reads.requests,
             disk_bytes: reads.bytes,
+            qemu_bytes: read.saturating_sub(reads.bytes),
         })
     }
 }
@@ -220,18 +223,26 @@ pub fn restore(
         qemu: qemu.to_owned(),
         guest: LightGuest::unpacked(guest),
     };
-    host.restore(monitor, dir)
+    host.restore(monitor, dir).map(|(took, _)| took)
 }
 
 impl Host {
-    /// Has the pages of QEMU and of the guest's own files in memory.
-    fn warm_up(&self) -> anyhow::Result<()> {
-        for file in [&self.qemu, &self.guest.disk()] {
-            let mut bytes = Vec::new();
-            let mut file = File::open(file).with_context(|| format!("{}", file.display()))?;
-            file.read_to_end(&mut bytes)
-                .context("reading a file of the host")?;
-        }
+    /// Has the guest's disk in memory, and what QEMU reads of the host when it starts with these devices, as its libraries and
+    /// firmware: it starts, with other memory, and ends.
+    fn warm_up(&self, monitor: Monitor) -> anyhow::Result<()> {
+        let disk = self.guest.disk();
+        let opened = File::open(&disk).with_context(|| format!("{}", disk.display()));
+        io::copy(&mut opened?, &mut io::sink()).context("reading the guest's disk")?;
+        let scratch = tempfile::tempdir().context("making a directory")?;
+        let memory = format!("memory-backend-ram,id=memory,size={MEMORY_MIB}M");
+        let incoming = ["-incoming", "defer"];
+        let (qemu, ..) = self.start(
+            monitor.launch(&self.qemu)?,
+            &memory,
+            scratch.path(),
+            &incoming,
+        )?;
+        drop(qemu);
         Ok(())
     }
 
@@ -290,8 +301,9 @@ impl Host {
         })
     }
 
-    /// Restores the machine of `dir`, asks it something, and returns how long the answer took from the start of QEMU.
-    fn restore(&self, monitor: Monitor, dir: &Path) -> anyhow::Result<Duration> {
+    /// Restores the machine of `dir`, asks it something, and returns how long the answer took from the start of QEMU, and how many
+    /// bytes QEMU had read from disks by then.
+    fn restore(&self, monitor: Monitor, dir: &Path) -> anyhow::Result<(Duration, u64)> {
         let scratch = tempfile::tempdir().context("making a directory")?;
         let started = Instant::now();
         let memory = backend(&dir.join("vm.mem"));
@@ -312,7 +324,8 @@ impl Host {
         let mut ask = console.try_clone().context("asking the guest")?;
         ask.write_all(QUESTION).context("asking the guest")?;
         wait_for_line(console, ANSWER, &mut qemu, started + RESTORE_DEADLINE)?;
-        Ok(started.elapsed())
+        let took = started.elapsed();
+        Ok((took, disk_bytes_read(qemu.pid())?))
     }
 }
 

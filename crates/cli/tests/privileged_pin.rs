@@ -6,14 +6,18 @@
 mod lab;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use lab::{Lab, fails, json, noise, ok, until};
+use lab::service::Service;
+use lab::{Lab, fails, json as json_of, noise, ok, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PAGE: usize = 4096;
 
@@ -65,11 +69,11 @@ impl PinFixture {
         command
             .args(["--", "sh", "-c", script])
             .arg(self.file("lib"));
-        json(command.stderr(Stdio::null()))
+        json_of(command.stderr(Stdio::null()))
     }
 
     fn status(&self) -> Value {
-        json(&mut self.pin(&["status", "--json"]))
+        json_of(&mut self.pin(&["status", "--json"]))
     }
 
     fn serve(&self, flags: &[&str]) -> Holder {
@@ -168,7 +172,7 @@ fn privileged_pages_are_held_across_upgrades_and_the_death_of_their_holder() {
     let holder = desk.serve(&[]);
     assert_eq!(holder.locked_pages(), 3);
     assert_eq!(
-        json(&mut desk.pin(&["drop", "lib", "--json"]))["locked_bytes"],
+        json_of(&mut desk.pin(&["drop", "lib", "--json"]))["locked_bytes"],
         0
     );
     assert_eq!(holder.locked_pages(), 0);
@@ -184,14 +188,21 @@ struct Group(PathBuf);
 
 impl Group {
     fn new(limit: &str) -> Self {
-        let (root, file) = match Path::new("/sys/fs/cgroup/memory").is_dir() {
-            true => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            false => ("/sys/fs/cgroup", "memory.max"),
+        let root = match Path::new("/sys/fs/cgroup/memory").is_dir() {
+            true => "/sys/fs/cgroup/memory",
+            false => "/sys/fs/cgroup",
         };
         let path = Path::new(root).join(format!("yolofs-pin-test-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        fs::write(path.join(file), limit).unwrap();
-        Self(path)
+        let group = Self(path);
+        group.limit(limit);
+        group
+    }
+
+    fn limit(&self, limit: &str) {
+        let files = ["memory.limit_in_bytes", "memory.max"].map(|file| self.0.join(file));
+        let file = files.iter().find(|file| file.exists()).unwrap();
+        fs::write(file, limit).unwrap();
     }
 }
 
@@ -202,7 +213,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
+fn privileged_a_cgroup_is_charged_and_its_limit_is_kept() {
     let desk = PinFixture::new();
     desk.replace("lib", 1, 4000);
     let script = "dd if=$0 bs=1M of=/dev/null";
@@ -211,16 +222,11 @@ fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
     command
         .args(["--", "sh", "-c", script])
         .arg(desk.file("lib"));
-    let told = json(command.stderr(Stdio::null()));
+    let told = json_of(command.stderr(Stdio::null()));
     assert_eq!(told["bytes"], 4000 * PAGE);
     fails(1, &mut desk.pin(&["apply", "lib"]));
     let group = Group::new("64M");
     let path = group.0.to_str().unwrap();
-    let refused = fails(
-        1,
-        &mut desk.pin(&["serve", "--cgroup", path, "--budget", "65M"]),
-    );
-    assert!(refused.contains("--budget"), "{refused}");
     // What somebody else has read is charged to the cgroup all the same.
     fs::read(desk.file("lib")).unwrap();
     let holder = desk.serve(&["--cgroup", path, "--budget", "8M"]);
@@ -232,6 +238,62 @@ fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
         "{status}"
     );
     assert_eq!(status["group"]["limit_bytes"], 64 << 20);
+    assert!(holder.end());
+    // Less is held than the budget allows, and the rest is named.
+    group.limit("14M");
+    let holder = desk.serve(&["--cgroup", path, "--budget", "65M"]);
+    let status = desk.status();
+    let held = status["locked_bytes"].as_u64().unwrap();
+    assert!((4 << 20..14 << 20).contains(&held), "{status}");
+    assert_eq!(status["bound"]["kind"], "cgroup", "{status}");
+    assert_eq!(status["bound"]["path"], path);
+    assert_eq!(
+        status["left_out"][0]["path"],
+        desk.file("lib").to_str().unwrap()
+    );
+    assert_eq!(
+        status["left_out_bytes"].as_u64().unwrap() + held,
+        4000 * PAGE as u64
+    );
+    let told = ok(&mut desk.pin(&["status"]));
+    assert!(told.contains("MemoryMax="), "{told}");
+    // When it is raised, all is held.
+    group.limit("64M");
+    ok(&mut desk.pin(&["apply", "lib"]));
+    assert_eq!(holder.locked_pages(), 4000);
+    assert!(holder.end());
+}
+
+/// A process without the capability may lock `RLIMIT_MEMLOCK` bytes.
+#[test]
+fn privileged_the_limit_of_locked_memory_is_kept() {
+    let desk = PinFixture::new();
+    desk.record(&[]);
+    fails(1, &mut desk.pin(&["apply", "lib"]));
+    let serve = desk.pin(&["serve"]);
+    let words = std::iter::once(serve.get_program()).chain(serve.get_args());
+    let mut command = Command::new("prlimit");
+    command
+        .args(["--memlock=12288", "setpriv", "--bounding-set=-ipc_lock"])
+        .arg("--inh-caps=-ipc_lock")
+        .args(words);
+    for (name, value) in serve.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let holder = Holder(command.spawn().unwrap());
+    until("pages are held", || desk.status()["pid"].is_u64());
+    let status = desk.status();
+    assert_eq!(holder.locked_pages(), 3, "{status}");
+    assert_eq!(status["bound"]["kind"], "memlock", "{status}");
+    assert_eq!(
+        (&status["left_out_bytes"], &status["errors"]),
+        (&json!(PAGE), &json!(0))
+    );
+    let told = ok(&mut desk.pin(&["status"]));
+    assert!(told.contains("LimitMEMLOCK="), "{told}");
     assert!(holder.end());
 }
 
@@ -285,7 +347,7 @@ fn privileged_a_command_that_fails_or_touches_nothing_makes_no_profile() {
         "dd if={} bs=4096 count=2 of=/dev/null; exec sleep 60",
         lib.display()
     );
-    let told = json(
+    let told = json_of(
         desk.pin(&[
             "record", "--json", "--for", "0.5", "--under", usr, "--", "sh", "-c", &script,
         ])
@@ -293,4 +355,101 @@ fn privileged_a_command_that_fails_or_touches_nothing_makes_no_profile() {
     );
     assert_eq!(told["bytes"], 2 * PAGE);
     assert_eq!(told["name"], "sh");
+}
+
+/// Returns the page of metrics of a node.
+fn metrics(lab: &Lab) -> String {
+    let mut stream = UnixStream::connect(lab.run_dir().join("node.sock")).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: node\r\n\r\n")
+        .unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+#[test]
+fn privileged_the_manager_and_the_node_are_told_what_is_held() {
+    let desk = PinFixture::new();
+    desk.record(&[]);
+    let planned = json_of(&mut desk.pin(&["apply", "lib", "--dry-run", "--json"]));
+    assert_eq!(planned["bytes"], 4 * PAGE);
+    fails(1, &mut desk.pin(&["apply", "lib"]));
+    let node = Service::start(&desk.lab);
+    assert!(!metrics(&desk.lab).contains("yolofs_pin_locked_bytes "));
+    let manager = desk.lab.path("manager");
+    let told = UnixDatagram::bind(&manager).unwrap();
+    told.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut serve = desk.pin(&["serve"]);
+    let holder = Holder(serve.env("NOTIFY_SOCKET", manager).spawn().unwrap());
+    let mut word = [0; 256];
+    let len = told.recv(&mut word).unwrap();
+    assert!(String::from_utf8_lossy(&word[..len]).contains("READY=1"));
+    assert_eq!(holder.locked_pages(), 4, "all are held by then");
+    let has = |line: &str| metrics(&desk.lab).contains(line);
+    until("the node knows", || {
+        has(&format!("\nyolofs_pin_locked_bytes {}\n", 4 * PAGE))
+    });
+    assert!(has(&format!("\nyolofs_pin_wanted_bytes {}\n", 4 * PAGE)));
+    desk.replace("lib", 2, 200);
+    until("the upgrade is counted", || {
+        has("\nyolofs_pin_followed_files_total 1\n")
+    });
+    assert!(has("\nyolofs_pin_errors_total 0\n") && has("\nyolofs_pin_refused_bytes 0\n"));
+    assert!(holder.end());
+    assert!(!has("yolofs_pin_locked_bytes "), "nobody holds pages");
+    drop(node);
+}
+
+/// A daemon that runs already counts when it is named.
+#[test]
+fn privileged_what_a_named_process_touches_is_recorded() {
+    let desk = PinFixture::new();
+    let (asked, done) = (desk.lab.path("asked"), desk.lab.path("done"));
+    for fifo in [&asked, &done] {
+        nix::unistd::mkfifo(fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    // A shell that reads by itself: what it starts is another process.
+    let script = "while read -r go <$1; do read -r -N 4000 bytes <$0; echo done >$2; done";
+    let mut daemon = Command::new("bash");
+    daemon.env("LC_ALL", "C");
+    daemon.args(["-c", script]).arg(desk.file("lib"));
+    let daemon = Holder(daemon.args([&asked, &done]).spawn().unwrap());
+    let pid = daemon.0.id().to_string();
+    let mut command = desk.pin(&["record", "--json", "--name", "d", "--with", &pid, "--under"]);
+    command.arg(desk.lab.path("usr"));
+    command.args(["--", "sh", "-c", "echo go >$0; read -r line <$1"]);
+    let told = json_of(command.args([&asked, &done]).stderr(Stdio::null()));
+    assert_eq!(
+        (&told["bytes"], &told["method"]),
+        (&json!(PAGE), &json!("pages"))
+    );
+}
+
+/// Where tracefs is not mounted, it is mounted for the recorder alone.
+#[test]
+fn privileged_tracefs_need_not_be_mounted() {
+    let desk = PinFixture::new();
+    let lib = desk.file("lib");
+    let mut record = desk.pin(&["record", "--json", "--name", "lib", "--under"]);
+    record
+        .arg(desk.lab.path("usr"))
+        .args(["--", "head", "-c1"])
+        .arg(&lib);
+    let script = "umount -l /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null; \"$@\" && ! grep -q tracefs /proc/self/mounts";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command.arg(record.get_program()).args(record.get_args());
+    for (name, value) in record.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let told = json_of(command.stderr(Stdio::null()));
+    assert_eq!(
+        (&told["method"], &told["bytes"]),
+        (&json!("pages"), &json!(PAGE))
+    );
 }

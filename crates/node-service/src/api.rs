@@ -17,6 +17,7 @@ mod tally;
 mod tests;
 
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -40,7 +41,11 @@ impl Api {
     /// If no thread can be started, or the listener cannot be used.
     pub fn serve(listener: UnixListener, node: Arc<dyn NodeControl>) -> anyhow::Result<Self> {
         let admission = host::control::admission(&listener);
-        Self::serve_to(listener, ApiContext::new(node, admission))
+        let socket = listener.local_addr().ok();
+        let socket = socket.as_ref().and_then(|address| address.as_pathname());
+        let run_dir = socket.and_then(Path::parent).map(Path::to_owned);
+        let context = ApiContext::new(node, admission).with_pins_of(run_dir);
+        Self::serve_to(listener, context)
     }
 
     fn serve_to(listener: UnixListener, context: ApiContext) -> anyhow::Result<Self> {

@@ -9,6 +9,7 @@
 
 mod devices;
 mod encode;
+mod pins;
 mod process;
 mod services;
 mod table;
@@ -20,6 +21,7 @@ use std::collections::{BTreeMap, HashSet};
 use node_api::device::DeviceView;
 use node_api::mount_state::MountState;
 use node_api::view::{MountView, NodeView};
+use pinning::talk::PinStatus;
 use process::Memory;
 
 /// Mounts with series of their own, the first by mount point. With some forty series for each,
@@ -32,6 +34,8 @@ struct Seen {
     node: NodeView,
     mounts: Vec<MountView>,
     devices: Vec<DeviceView>,
+    /// What the process that locks pages of the host's own files says, if there is one.
+    pins: Option<PinStatus>,
     /// Answers of the API by status.
     answers: BTreeMap<u16, u64>,
     node_memory: Memory,
@@ -80,6 +84,8 @@ enum Read {
     Mount(fn(&MountView) -> Vec<Sample>),
     /// For each device; the only label, `device`, comes by itself.
     Device(fn(&DeviceView) -> Option<u64>),
+    /// Once, if a process locks pages.
+    Pins(fn(&PinStatus) -> u64),
 }
 
 /// A value with its labels.
@@ -102,6 +108,7 @@ pub(crate) fn page(
     node: NodeView,
     mounts: Vec<MountView>,
     devices: Vec<DeviceView>,
+    pins: Option<PinStatus>,
     answers: BTreeMap<u16, u64>,
 ) -> String {
     let seen = Seen {
@@ -110,6 +117,7 @@ pub(crate) fn page(
         node,
         mounts,
         devices,
+        pins,
         answers,
     };
     encode::page(seen)
@@ -146,7 +154,7 @@ impl Seen {
 /// Returns every metric there is.
 fn all() -> impl Iterator<Item = &'static Metric> {
     let mounts = table::METRICS.iter().chain(services::SERVICE_METRICS);
-    mounts.chain(devices::METRICS)
+    mounts.chain(devices::METRICS).chain(pins::METRICS)
 }
 
 impl Metric {
@@ -154,6 +162,7 @@ impl Metric {
         let read = match self.read {
             Read::Node(read) => return read(seen),
             Read::Device(read) => return seen.of_devices(read),
+            Read::Pins(read) => return pins::samples(seen.pins.as_ref(), read),
             Read::Mount(read) => read,
         };
         let mut samples = Vec::new();

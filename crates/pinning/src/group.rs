@@ -3,15 +3,39 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 
-use crate::talk::GroupStatus;
+use crate::talk::{Bound, BoundKind, GroupStatus};
 
-/// Files of cgroup v2 and of cgroup v1: the limit, and what is used.
-const FILES: [(&str, &str); 2] = [
-    ("memory.max", "memory.current"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+/// The files of a memory cgroup.
+#[derive(Debug)]
+struct Files {
+    /// The limit.
+    limit: &'static str,
+    /// What is used.
+    used: &'static str,
+    /// The lines of `memory.stat` that say how much of that is pages of files that can be reclaimed, not locked ones.
+    cached: [&'static str; 2],
+}
+
+/// Of cgroup v2 and of cgroup v1.
+const FILES: [Files; 2] = [
+    Files {
+        limit: "memory.max",
+        used: "memory.current",
+        cached: ["inactive_file", "active_file"],
+    },
+    Files {
+        limit: "memory.limit_in_bytes",
+        used: "memory.usage_in_bytes",
+        cached: ["total_inactive_file", "total_active_file"],
+    },
 ];
+
+/// The part of a limit that stays free for what this process and others of the cgroup need meanwhile, and the most that this is.
+/// The kernel's counts may also be late by some MiB.
+const FREE_PART: u64 = 8;
+const FREE_MAX: u64 = 32 << 20;
 
 /// Above this, cgroup v1 means that there is no limit.
 const UNLIMITED: u64 = 1 << 62;
@@ -20,39 +44,54 @@ const UNLIMITED: u64 = 1 << 62;
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
-    files: (&'static str, &'static str),
+    files: &'static Files,
 }
 
 impl Group {
+    /// Returns the one with this directory, if it has a file for a limit.
+    pub(crate) fn at(path: &Path) -> Option<Self> {
+        let has = |files: &&Files| path.join(files.limit).is_file();
+        Some(Self {
+            path: path.to_owned(),
+            files: FILES.iter().find(has)?,
+        })
+    }
+
     /// Moves this process into an existing memory cgroup.
     ///
     /// # Errors
-    /// If it is not a cgroup, may use less than `budget` bytes, or refuses the process.
-    pub fn join(path: &Path, budget: u64) -> anyhow::Result<Self> {
-        let files = FILES
-            .into_iter()
-            .find(|(limit, _)| path.join(limit).is_file());
-        let files = files.with_context(|| {
+    /// If it is not a cgroup, or refuses the process.
+    pub fn join(path: &Path) -> anyhow::Result<Self> {
+        let group = Self::at(path).with_context(|| {
             format!(
                 "{} is no memory cgroup with a limit: name the directory of one",
                 path.display()
             )
         })?;
-        let group = Self {
-            path: path.to_owned(),
-            files,
-        };
-        if let Some(limit) = group.limit()? {
-            ensure!(
-                budget <= limit,
-                "{} may use {limit} bytes, and {budget} are to be held: choose a smaller `budget` or raise its limit",
-                path.display()
-            );
-        }
         let procs = path.join("cgroup.procs");
         fs::write(&procs, std::process::id().to_string())
             .with_context(|| format!("moving this process into {}", path.display()))?;
         Ok(group)
+    }
+
+    /// Returns how much a process in this cgroup that has locked `held` bytes may lock in all; `None` without a limit.
+    pub(crate) fn bound(&self, held: u64) -> Option<(u64, Bound)> {
+        let limit = self.limit().ok()??;
+        let used = self.number(self.files.used).ok()??;
+        let used = used.saturating_sub(self.cached());
+        let free = (limit / FREE_PART).min(FREE_MAX);
+        let most = match limit.checked_sub(used) {
+            // What is free beyond that part. If that is used, too, nothing is given back: counts vary.
+            Some(left) => held.saturating_add(left.saturating_sub(free)),
+            None => held.saturating_sub(used - limit),
+        };
+        let bound = Bound {
+            kind: BoundKind::Cgroup,
+            path: Some(self.path.clone()),
+            limit_bytes: limit,
+            used_bytes: used,
+        };
+        Some((most, bound))
     }
 
     /// Returns how much it uses.
@@ -60,14 +99,24 @@ impl Group {
         GroupStatus {
             path: self.path.clone(),
             limit_bytes: self.limit().ok().flatten(),
-            charged_bytes: self.number(self.files.1).ok().flatten().unwrap_or(0),
+            charged_bytes: self.number(self.files.used).ok().flatten().unwrap_or(0),
         }
     }
 
     fn limit(&self) -> anyhow::Result<Option<u64>> {
         Ok(self
-            .number(self.files.0)?
+            .number(self.files.limit)?
             .filter(|limit| *limit < UNLIMITED))
+    }
+
+    /// Returns the size of the pages that the kernel can reclaim.
+    fn cached(&self) -> u64 {
+        let stat = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
+        let lines = stat.lines().filter_map(|line| line.split_once(' '));
+        let cached = lines.filter(|(name, _)| self.files.cached.contains(name));
+        cached
+            .filter_map(|(_, bytes)| bytes.parse::<u64>().ok())
+            .sum()
     }
 
     fn number(&self, file: &str) -> anyhow::Result<Option<u64>> {

@@ -25,8 +25,10 @@
 
 #![forbid(unsafe_code)]
 
+mod follow;
 mod group;
 mod holder;
+mod limits;
 mod pages;
 mod pin_dir;
 mod profile;

@@ -191,6 +191,7 @@ mod tests {
     use super::*;
     use crate::profile::SOURCE;
     use blocks::SourceId;
+    use std::os::unix::fs::PermissionsExt as _;
 
     fn empty() -> Trace {
         let mut trace = Trace::default();
@@ -206,6 +207,8 @@ mod tests {
         assert!(pins.apply("docker").is_err());
         pins.keep("docker", &empty()).unwrap();
         pins.keep("qemu-7.2", &empty()).unwrap();
+        let mode = fs::metadata(&pins.0).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
         pins.apply("docker").unwrap();
         pins.apply("docker").unwrap();
         assert_eq!(pins.names().unwrap(), ["docker", "qemu-7.2"]);

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -23,7 +23,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::group::Group;
 use crate::holder::Holder;
 use crate::pin_dir::PinDir;
-use crate::talk::{DEADLINE, Request, Response, socket};
+use crate::talk::{DEADLINE, PinStatus, Request, Response, socket};
 use crate::watch::Watch;
 
 /// How long nothing may happen before files that changed are looked at: an upgrade changes many.
@@ -59,11 +59,7 @@ type Asked = (Request, SyncSender<Response>);
 /// If another process does so already, the cgroup cannot be joined, or the socket cannot be created.
 pub fn serve(settings: &ServeSettings, interrupt: &Interrupt) -> anyhow::Result<()> {
     let _alone = alone(&settings.run_dir)?;
-    let group = settings
-        .group
-        .as_deref()
-        .map(|path| Group::join(path, settings.budget))
-        .transpose()?;
+    let group = settings.group.as_deref().map(Group::join).transpose()?;
     let mut holder = Holder::new(settings.pins.clone(), settings.budget, group);
     let mut watch = Watch::new()?;
     refresh(&mut holder, &mut watch);
@@ -71,7 +67,9 @@ pub fn serve(settings: &ServeSettings, interrupt: &Interrupt) -> anyhow::Result<
     let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
         .context("making an eventfd")?;
     let wake = Arc::new(wake);
-    let callers = listen(&socket(&settings.run_dir), send, Arc::clone(&wake))?;
+    let figures = Arc::new(Mutex::new(holder.status().clone()));
+    let asked = (send, Arc::clone(&wake), Arc::clone(&figures));
+    let callers = listen(&socket(&settings.run_dir), asked)?;
     ready(settings.manager.as_ref())?;
     let mut due = Due::new();
     while !interrupt.asked() {
@@ -85,6 +83,7 @@ pub fn serve(settings: &ServeSettings, interrupt: &Interrupt) -> anyhow::Result<
             due = Due::new();
         }
         answer(&requests, &mut holder, &mut watch);
+        publish(&figures, &holder);
     }
     callers.wait_until_answered();
     Ok(())
@@ -143,13 +142,16 @@ fn refresh(holder: &mut Holder, watch: &mut Watch) {
     watch.set(&holder.paths());
 }
 
-fn listen(
-    socket: &Path,
-    send: SyncSender<Asked>,
-    wake: Arc<EventFd>,
-) -> anyhow::Result<Arc<control::Callers>> {
+/// The way to the thread that locks pages, what wakes it, and the status that it published last.
+type Way = (SyncSender<Asked>, Arc<EventFd>, Arc<Mutex<PinStatus>>);
+
+fn listen(socket: &Path, (send, wake, figures): Way) -> anyhow::Result<Arc<control::Callers>> {
     let listener = control::listen(socket)?;
     control::serve(listener, move |request: Request| {
+        if request == Request::Figures {
+            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
+            return Response::Status(Box::new(figures.clone()));
+        }
         let (back, answer) = sync_channel(1);
         if send.try_send((request, back)).is_err() || wake.write(1).is_err() {
             return Response::Failed("too many commands at a time".to_owned());
@@ -159,6 +161,11 @@ fn listen(
             Err(_) => Response::Failed("it is still reading pages, or ends: ask again".to_owned()),
         }
     })
+}
+
+fn publish(figures: &Mutex<PinStatus>, holder: &Holder) {
+    let mut figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
+    figures.clone_from(holder.status());
 }
 
 fn ready(manager: Option<&OsString>) -> anyhow::Result<()> {

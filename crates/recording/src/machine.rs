@@ -126,6 +126,8 @@ impl Machine {
             &["-accel", "tcg"]
         };
         unless(&["-accel", "-enable-kvm"], accel);
+        // Without it, an emulated processor is one of 2003, on which kernels and libraries for x86-64-v2 do not start.
+        unless(&["-cpu"], &["-cpu", "max"]);
         unless(&["-m"], &["-m", MEMORY_MIB]);
         unless(&["-serial", "-nographic"], &["-serial", "stdio"]);
         if cfg!(target_arch = "aarch64") {
@@ -257,6 +259,19 @@ mod tests {
         let count = |name: &str| words.iter().filter(|word| *word == name).count();
         assert_eq!((count("-m"), count("-accel")), (1, 1));
         assert_eq!(words.last().unwrap(), "a b");
+    }
+
+    #[test]
+    fn the_processor_has_all_that_can_be_had() {
+        let cpu = |options: &[&str]| {
+            let words = words(options, None).unwrap();
+            let names = words.iter().enumerate().filter(|(_, word)| *word == "-cpu");
+            let cpus: Vec<_> = names.map(|(at, _)| words[at + 1].clone()).collect();
+            cpus
+        };
+        assert_eq!(cpu(&[]), ["max"]);
+        assert_eq!(cpu(&["-accel tcg"]), ["max"]);
+        assert_eq!(cpu(&["-accel tcg -cpu qemu64"]), ["qemu64"]);
     }
 
     #[test]

@@ -195,7 +195,9 @@ fn record_once(
             .map_or(Duration::ZERO, |last| last.elapsed())
     };
     let seen = |sign: &MachineSign| signs.as_ref().is_some_and(|signs| signs.seen(sign));
-    let ready = workload.wait_ready(until, request.runs.timeout, interrupt, &idle, &seen);
+    let lost = || mount.wait_for(Duration::ZERO).is_some();
+    let timeout = request.runs.timeout;
+    let ready = workload.wait_ready(until, timeout, interrupt, &idle, &seen, &lost);
     // The boot ends here: what stopping the command reads is not part of it.
     let raw = recorded.stop();
     workload.stop();

@@ -111,10 +111,10 @@ impl Workload {
     /// Waits until the command is ready and returns how long it took.
     ///
     /// `idle` returns the time since the last read from the recorded mount, and `seen` whether a virtual machine
-    /// shows that it is ready.
+    /// shows that it is ready. `lost` returns whether the recorded mount has ended.
     ///
     /// # Errors
-    /// [`NotReady`] if it ends before, or does not become ready within `timeout`;
+    /// [`NotReady`] if it or the mount ends before, or does not become ready within `timeout`;
     /// [`Interrupted`](host::interrupt::Interrupted) on Ctrl-C.
     pub fn wait_ready(
         &mut self,
@@ -123,10 +123,20 @@ impl Workload {
         interrupt: &Interrupt,
         idle: &dyn Fn() -> Duration,
         seen: &dyn Fn(&MachineSign) -> bool,
+        lost: &dyn Fn() -> bool,
     ) -> anyhow::Result<Duration> {
         loop {
             interrupt.check()?;
             let line = self.next_line(PROBE_EVERY, interrupt, until)?;
+            if self.exit.is_none() && lost() {
+                // Without this, a command that reads nothing any more would seem to have all that it needs.
+                return Err(NotReady(
+                    "somebody unmounted the recorded mount, or ended its connection, before the command was ready: \
+                     record again"
+                        .to_owned(),
+                )
+                .into());
+            }
             let ready = match until {
                 Until::Line(_) => line,
                 Until::Tcp(port) => port_answers(*port),

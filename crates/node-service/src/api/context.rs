@@ -1,5 +1,6 @@
 //! The state that all connections share.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -16,6 +17,8 @@ pub(super) struct ApiContext {
     pub(super) answers: Tally,
     pub(super) admission: Admission,
     pub(super) callers: [Arc<Semaphore>; Pace::ALL.len()],
+    /// The directory with the socket of the process that locks pages of the host's own files.
+    pub(super) run_dir: Option<PathBuf>,
 }
 
 impl ApiContext {
@@ -25,6 +28,12 @@ impl ApiContext {
             answers: Tally::default(),
             admission,
             callers: Pace::ALL.map(|pace| Arc::new(Semaphore::new(pace.callers()))),
+            run_dir: None,
         }
+    }
+
+    /// Has the metrics say what the process locks whose socket is in `run_dir`.
+    pub(super) fn with_pins_of(self, run_dir: Option<PathBuf>) -> Self {
+        Self { run_dir, ..self }
     }
 }

@@ -5,12 +5,18 @@ use node_api::bodies::PrewarmBody;
 use node_api::bodies::ResizeBody;
 use node_api::bodies::UpgradeBody;
 
+use std::time::Duration;
+
 use hyper::StatusCode;
+use pinning::talk::{PinStatus, Request, ask_within};
 use serde::de::DeserializeOwned;
 
 use super::context::ApiContext;
 use super::reply::{HttpResponse, Refusal, json, nothing, text};
 use crate::metrics;
+
+/// How long a page of metrics waits for the process that locks pages, which responds without reading anything.
+const PINS_DEADLINE: Duration = Duration::from_millis(500);
 
 /// The parts of a request that its client chooses.
 #[derive(Debug)]
@@ -170,9 +176,20 @@ pub(super) fn measured(context: &ApiContext, call: &Call) -> Result<HttpResponse
         context.node.node(),
         context.node.mounts(),
         context.node.devices(),
+        pins(context),
         context.answers.by_status(),
     );
     Ok(text(StatusCode::OK, page))
+}
+
+/// Returns what the process says that locks pages of the host's own files, if there is one and it responds at once.
+fn pins(context: &ApiContext) -> Option<PinStatus> {
+    let run_dir = context.run_dir.as_deref()?;
+    let said = ask_within(run_dir, &Request::Figures, PINS_DEADLINE);
+    said.unwrap_or_else(|error| {
+        log::debug!("no figures of pinned pages: {error:#}");
+        None
+    })
 }
 
 /// Responds that the API works, without a call to the node: a restart does not help a node that

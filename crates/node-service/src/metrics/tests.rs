@@ -11,6 +11,7 @@ use node_api::mount_state::MountState;
 use node_api::nic_status::{NicServiceStatus, NicStatus};
 use node_api::view::MountView;
 use node_api::view::TierView;
+use pinning::talk::PinStatus;
 
 /// A value as it was read: name, labels, value.
 type Read = (String, BTreeMap<String, String>, f64);
@@ -99,6 +100,14 @@ fn page_of(mounts: Vec<MountView>) -> String {
         node,
         mounts,
         vec![busy_device("web")],
+        Some(PinStatus {
+            locked_bytes: 41,
+            wanted_bytes: 42,
+            left_out_bytes: 43,
+            followed_files: 44,
+            errors: 45,
+            ..PinStatus::default()
+        }),
         [(200, 7), (404, 1)].into(),
     )
 }
@@ -191,6 +200,11 @@ fn values_are_those_of_the_status() {
         ("yolofs_mount_hedged_chunks_total", None, 35.0),
         ("yolofs_mount_overtaken_chunks_total", None, 37.0),
         ("yolofs_mount_retried_chunks_total", None, 36.0),
+        ("yolofs_pin_locked_bytes", None, 41.0),
+        ("yolofs_pin_wanted_bytes", None, 42.0),
+        ("yolofs_pin_refused_bytes", None, 43.0),
+        ("yolofs_pin_followed_files_total", None, 44.0),
+        ("yolofs_pin_errors_total", None, 45.0),
     ];
     for (name, label, wanted) in cases {
         assert_eq!(value(name, label), wanted, "{name} {label:?}");
@@ -316,7 +330,14 @@ fn the_table_is_the_one_in_the_docs() {
 #[test]
 fn a_node_without_mounts_has_a_page() {
     let node = Arc::new(MemoryNode::default());
-    let page = page(node.node(), node.mounts(), node.devices(), BTreeMap::new());
+    let page = page(
+        node.node(),
+        node.mounts(),
+        node.devices(),
+        None,
+        BTreeMap::new(),
+    );
+    assert!(!page.contains("yolofs_pin_locked_bytes "), "{page}");
     assert!(
         page.contains("# TYPE yolofs_workers gauge\nyolofs_workers 1\n"),
         "{page}"

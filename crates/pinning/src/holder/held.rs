@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use blocks::Version;
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
 use rawio::lock::LockedPages;
 use rawio::resident::is_only_copy;
@@ -44,6 +45,11 @@ impl Identity {
             device: file.dev(),
             version: version_of(file),
         })
+    }
+
+    /// Returns whether it is another file, whatever is in it.
+    pub(super) fn is_other_file(&self, other: &Self) -> bool {
+        (self.device, self.version.inode) != (other.device, other.version.inode)
     }
 
     /// Returns whether it has the same content as another version, judged by size and time: a package that is
@@ -90,9 +96,10 @@ impl Held {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (held, None),
             Err(error) => {
                 held.has_failed = true;
+                let file = path.display();
                 (
                     held,
-                    Some(format!("holding pages of {}: {error}", path.display())),
+                    Some(format!("holding pages of {file}: {error}{}", hint(&error))),
                 )
             }
         }
@@ -134,6 +141,12 @@ impl Held {
         !self.has_failed && self.identity == Identity::of(path) && self.wanted == *wanted
     }
 
+    /// Returns how many bytes of the file that `path` leads to now are wanted; 0 if not a regular file.
+    pub(super) fn needed_bytes(path: &Path, wanted: &Pages) -> u64 {
+        let size = Identity::of(path).map_or(0, |file| file.version.size);
+        wanted.within(size).count() * PAGE
+    }
+
     /// Returns how many bytes are held.
     pub(super) fn bytes(&self) -> u64 {
         self.locked.count() * PAGE
@@ -143,6 +156,15 @@ impl Held {
     pub(super) fn common_bytes(&self, pages: &Pages) -> u64 {
         let common = pages.ranges().flat_map(|range| self.locked.common(&range));
         common.map(|range| (range.end - range.start) * PAGE).sum()
+    }
+}
+
+/// Returns what to try.
+fn hint(error: &io::Error) -> &'static str {
+    let is_full = [Errno::ENOMEM, Errno::EAGAIN].map(|errno| Some(errno as i32));
+    match is_full.contains(&error.raw_os_error()) {
+        true => ": raise RLIMIT_MEMLOCK, vm.max_map_count or the limit of the cgroup",
+        false => "",
     }
 }
 

@@ -1,5 +1,4 @@
 use std::fs;
-use std::path::Path;
 
 use blocks::{Access, Event, FileId, SourceId, Warmth};
 use tracer::{CommandId, Trace, TraceEvent, TracedFile};
@@ -139,6 +138,68 @@ fn a_file_that_is_replaced_is_held_in_its_new_version() {
     assert_eq!(holder.status().locked_bytes, 12 * PAGE, "it is back");
 }
 
+/// A new version of a library has a new name, and a link of the shorter name leads to it.
+#[test]
+fn a_library_is_held_under_its_new_name_once() {
+    let desk = PinFixture::new();
+    let link = |target: &str| {
+        let aside = desk.path("libz.so.1.new");
+        std::os::unix::fs::symlink(target, &aside).unwrap();
+        fs::rename(aside, desk.path("libz.so.1")).unwrap();
+    };
+    desk.replace("libz.so.1.2", 100, 1);
+    link("libz.so.1.2");
+    desk.profile("a", "libz.so.1.2", &[(0, 2), (50, 60)]);
+    let mut holder = desk.holder(1 << 20);
+    assert_eq!(holder.status().followed_files, 0);
+    assert!(holder.paths().contains(&desk.path("libz.so.1")));
+    desk.replace("libz.so.1.3", 100, 2);
+    // Both are wanted by then, one by each of two profiles.
+    desk.profile("b", "libz.so.1.3", &[(55, 70)]);
+    link("libz.so.1.3");
+    fs::remove_file(desk.path("libz.so.1.2")).unwrap();
+    holder.refresh();
+    assert_eq!(holder.status().locked_bytes, 22 * PAGE);
+    assert_eq!(locked_in_kernel(&desk.path("libz.so.1.3")), 22 * PAGE);
+    assert_eq!(locked_in_kernel(&desk.path("libz.so.1.2")), 0);
+    let of = |holder: &Holder| (holder.status().followed_files, holder.status().errors);
+    assert_eq!(of(&holder), (1, 0));
+    assert_eq!(holder.status().profiles[0].locked_bytes, 12 * PAGE);
+    assert_eq!(holder.status().profiles[0].changed_files, 1);
+    holder.refresh();
+    assert_eq!(of(&holder), (1, 0), "nothing is new");
+    desk.replace("libz.so.1.3", 100, 3);
+    holder.refresh();
+    assert_eq!(of(&holder), (2, 0), "the file of two profiles counts once");
+    assert_eq!(locked_in_kernel(&desk.path("libz.so.1.3")), 22 * PAGE);
+}
+
+#[test]
+fn what_finds_no_room_is_named_in_the_order_of_use() {
+    let desk = PinFixture::new();
+    desk.replace("other", 100, 2);
+    desk.profile("b", "other", &[(0, 30)]);
+    let mut holder = desk.holder(40 * PAGE);
+    assert_eq!(holder.status().bound, None);
+    desk.profile("a", "lib", &[(0, 30)]);
+    holder.refresh();
+    let status = holder.status();
+    let bound = status.bound.clone().unwrap();
+    assert_eq!(
+        (bound.kind, bound.limit_bytes),
+        (BoundKind::Budget, 40 * PAGE)
+    );
+    let left_out = LeftOut {
+        path: desk.path("other"),
+        bytes: 20 * PAGE,
+    };
+    assert_eq!(status.left_out, [left_out], "a comes before b");
+    assert_eq!(
+        (status.wanted_bytes, status.locked_bytes),
+        (60 * PAGE, 40 * PAGE)
+    );
+}
+
 #[test]
 fn the_budget_is_kept_and_used_up() {
     let desk = PinFixture::new();
@@ -167,11 +228,19 @@ fn what_is_no_file_or_damaged_is_told_and_holds_nothing_up() {
     fs::remove_file(desk.path("lib")).unwrap();
     nix::unistd::mkfifo(&desk.path("lib"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     fs::write(desk.path("pins/broken.trace"), "nonsense").unwrap();
+    // Of a file that is in memory only, there is nothing to hold.
+    let memory = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+    let only_copy = memory.path().join("lib");
+    fs::write(&only_copy, vec![1; 4096]).unwrap();
+    desk.profile("memory", only_copy.to_str().unwrap(), &[(0, 1)]);
+    desk.replace("other", 100, 2);
+    desk.profile("other", "other", &[(0, 3)]);
     let holder = desk.holder(1 << 20);
     let status = holder.status();
     assert_eq!(
         (status.locked_bytes, status.profiles[0].missing_files),
-        (0, 1)
+        (3 * PAGE, 1),
+        "the others are held"
     );
     assert!(
         status.problems[0].contains("broken"),

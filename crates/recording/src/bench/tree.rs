@@ -187,8 +187,14 @@ impl Subject for Tree<'_> {
         let seen = |sign: &MachineSign| signs.as_ref().is_some_and(|signs| signs.seen(sign));
         let never_idle = || std::time::Duration::ZERO;
         let until = &self.request.until;
-        let ready =
-            workload.wait_ready(until, self.settings.timeout, interrupt, &never_idle, &seen);
+        let ready = workload.wait_ready(
+            until,
+            self.settings.timeout,
+            interrupt,
+            &never_idle,
+            &seen,
+            &|| false,
+        );
         // What stopping it reads is no part of the start.
         let (asked, disk) = (asked().since(before.0), disk.since(before.1));
         workload.stop();

@@ -1,8 +1,10 @@
 //! What `yolofs pin` prints for people.
 
+use std::path::Path;
+
 use host::size::Size;
 use pinning::Method;
-use pinning::talk::PinStatus;
+use pinning::talk::{Bound, BoundKind, PinStatus};
 
 use super::{PlannedPins, RecordedPins};
 use crate::output::{count, percent, table};
@@ -51,10 +53,7 @@ pub(super) fn status(status: &PinStatus) -> String {
         None => "nobody holds pages: start `yolofs pin serve`\n".to_owned(),
     };
     if status.left_out_bytes > 0 {
-        let left_out = Size(status.left_out_bytes);
-        text.push_str(&format!(
-            "{left_out} find no room: raise --budget, or drop a profile\n"
-        ));
+        text.push_str(&left_out(status));
     }
     if let Some(group) = &status.group {
         let limit = group
@@ -86,4 +85,39 @@ pub(super) fn status(status: &PinStatus) -> String {
         text.push_str(&format!("{problem}\n"));
     }
     text
+}
+
+/// Says what is not held, why, and what to change.
+fn left_out(status: &PinStatus) -> String {
+    let remedy = status.bound.as_ref().map_or_else(
+        || "raise --budget".to_owned(), // a process of an earlier release has no other limit
+        remedy,
+    );
+    let left_out = Size(status.left_out_bytes);
+    let mut text = format!("{left_out} find no room: {remedy}, or drop a profile\n");
+    for file in &status.left_out {
+        text.push_str(&format!(
+            "  {} of {}\n",
+            Size(file.bytes),
+            file.path.display()
+        ));
+    }
+    text
+}
+
+fn remedy(bound: &Bound) -> String {
+    let (limit, used) = (Size(bound.limit_bytes), Size(bound.used_bytes));
+    match bound.kind {
+        BoundKind::Budget => "raise --budget".to_owned(),
+        BoundKind::Cgroup => {
+            let path = bound.path.as_deref().unwrap_or(Path::new("its cgroup"));
+            format!(
+                "{} may use {limit}, and {used} are used: raise its limit (MemoryMax= of the unit)",
+                path.display()
+            )
+        }
+        BoundKind::Memlock => format!(
+            "RLIMIT_MEMLOCK is {limit}: raise it (LimitMEMLOCK= of the unit), or give the process CAP_IPC_LOCK"
+        ),
+    }
 }
