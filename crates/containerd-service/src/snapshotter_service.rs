@@ -384,7 +384,7 @@ fn serve<L: Lowers>(
     });
     // Should the socket have failed, somebody still waits for a signal.
     runtime.shutdown_background();
-    if let Err(error) = std::fs::remove_file(&args.address) {
+    if let Err(error) = rawio::unix_socket::remove_dead(&args.address) {
         log::debug!("the socket stays: {error}");
     }
     served

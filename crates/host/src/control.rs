@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use parking_lot::{Condvar, Mutex};
+use rawio::unix_socket;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -26,6 +27,11 @@ const MESSAGE_MAX: u64 = 8 << 20;
 const CALLERS_MAX: usize = 8;
 /// How long a daemon waits for a command to finish its line.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long a daemon waits for one that has let go of its lock, and has not ended yet.
+const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
+/// How often it looks: the system does not tell when a socket is closed.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// How long a daemon reads what it throws away.
 const PARTING: Duration = Duration::from_secs(2);
@@ -90,16 +96,24 @@ fn receive<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<T> {
     serde_json::from_slice(&line).context("decoding the message")
 }
 
-/// Listens on `socket`; the socket of an earlier daemon is replaced.
+/// Listens on `socket`; the socket of an earlier daemon is replaced, if that is about to end, as soon as it has.
 ///
 /// # Errors
-/// If the socket cannot be created.
+/// If a process serves it, another file is there, or the socket cannot be created.
 pub fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("replacing {}", socket.display()));
+    let deadline = Instant::now() + PREDECESSOR_ENDS;
+    loop {
+        match unix_socket::remove_dead(socket) {
+            Ok(()) => break,
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline =>
+            {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("replacing {}", socket.display()));
+            }
         }
-        _ => {}
     }
     UnixListener::bind(socket).with_context(|| format!("listening on {}", socket.display()))
 }
@@ -273,7 +287,7 @@ mod tests {
     fn daemon() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("d.sock");
-        std::fs::write(&socket, "left behind").unwrap();
+        drop(UnixListener::bind(&socket).unwrap()); // a dead daemon's
         let listener = listen(&socket).unwrap();
         serve(listener, |request| match request {
             Request::End => Answer::Ended,
@@ -283,6 +297,26 @@ mod tests {
         })
         .unwrap();
         (dir, socket)
+    }
+
+    #[test]
+    fn a_daemon_waits_for_its_predecessor_and_replaces_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("d.sock");
+        let predecessor = listen(&socket).unwrap();
+        let successor = std::thread::spawn({
+            let socket = socket.clone();
+            move || listen(&socket)
+        });
+        // The successor looks at it, for as long as it is there.
+        drop(predecessor.accept().unwrap());
+        drop(predecessor);
+        drop(successor.join().unwrap().unwrap());
+        let file = dir.path().join("file");
+        std::fs::write(&file, "precious").unwrap();
+        let refused = format!("{:#}", listen(&file).unwrap_err());
+        assert!(refused.contains("no socket"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     }
 
     #[test]

@@ -6,10 +6,8 @@ mod start;
 use node_records::company::Company;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -474,8 +472,7 @@ fn sweep(sockets: &Path) -> anyhow::Result<()> {
 
 /// Returns whether the process that bound a socket is gone: its number may be another process's already.
 fn nobody_listens(socket: &Path) -> bool {
-    let answer = UnixStream::connect(socket);
-    answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    matches!(rawio::unix_socket::is_served(socket), Ok(false))
 }
 
 /// Returns whether a process runs the program that this one runs.

@@ -54,4 +54,5 @@ pub mod stat;
 pub mod terminal;
 pub mod trusted;
 pub mod ublk;
+pub mod unix_socket;
 pub mod xattr;

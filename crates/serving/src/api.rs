@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rawio::unix_socket;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -23,17 +24,20 @@ const SOCKET_MODE: u32 = 0o600;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens on `socket`. It atomically replaces the socket of an earlier server: at no moment is the
-/// socket missing, or has other permissions.
+/// socket missing, or has other permissions. The caller holds a lock that an earlier server has let go of; its
+/// socket may still be open.
 ///
 /// # Errors
-/// If the socket cannot be created.
+/// If another file is there, or the socket cannot be created.
 pub fn listen(socket: &Path) -> io::Result<UnixListener> {
     let aside = socket.with_extension(std::process::id().to_string());
     let bound = (|| {
-        match fs::remove_file(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        match unix_socket::is_served(socket) {
+            Ok(_) => {} // a socket, which may be replaced
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
+        unix_socket::remove_dead(&aside)?;
         let listener = UnixListener::bind(&aside)?;
         fs::set_permissions(&aside, fs::Permissions::from_mode(SOCKET_MODE))?;
         fs::rename(&aside, socket)?;
@@ -162,6 +166,19 @@ mod tests {
 
     /// Longer than anything takes here; reached only by a failure.
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_socket_is_replaced_and_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("api.sock");
+        let _earlier = listen(&socket).unwrap();
+        let _later = listen(&socket).unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "precious").unwrap();
+        let refused = listen(&file).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{refused}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    }
 
     /// An API that sends back one byte, and what its end found.
     fn echo(socket: &Path, max: u32) -> (ApiThread, std::sync::mpsc::Receiver<bool>) {

@@ -7,10 +7,10 @@ mod tls;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rawio::unix_socket;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -180,7 +180,7 @@ impl Listener {
         let socket = match address {
             Address::Tcp(host) => Socket::Tcp(TcpListener::bind(host).await?),
             Address::Unix(path) => {
-                remove_stale_socket(path).await?;
+                unix_socket::remove_dead(path)?;
                 Socket::Unix(UnixListener::bind(path)?)
             }
             #[cfg(feature = "vsock")]
@@ -275,17 +275,6 @@ impl Accepted {
             }),
         }
     }
-}
-
-/// Removes the socket of a service that was killed.
-pub async fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    let is_socket = path
-        .symlink_metadata()
-        .is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket && UnixStream::connect(path).await.is_err() {
-        std::fs::remove_file(path)?;
-    }
-    Ok(())
 }
 
 #[cfg(feature = "vsock")]

@@ -18,6 +18,7 @@ use containerd_client::services::v1::snapshots::{
     StatSnapshotResponse, UpdateSnapshotRequest, UpdateSnapshotResponse, UsageRequest,
     UsageResponse, ViewSnapshotRequest, ViewSnapshotResponse,
 };
+use rawio::unix_socket;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
@@ -41,20 +42,14 @@ const LISTED_AT_ONCE: usize = 100;
 /// Binds the socket at `path`, for its owner only. A socket that a dead process left is replaced.
 ///
 /// # Errors
-/// If a process listens there, or the socket cannot be created.
+/// If a process listens there, a file is there that is no socket, or the socket cannot be created.
 pub fn listen(path: &Path) -> Result<UnixListener> {
     let failed = |source| SnapshotError::Io {
         doing: "listen at",
         path: path.to_owned(),
         source,
     };
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(failed(std::io::ErrorKind::AddrInUse.into()));
-    }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    unix_socket::remove_dead(path).map_err(failed)?;
     let listener = UnixListener::bind(path).map_err(failed)?;
     let owner_only = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(path, owner_only).map_err(failed)?;

@@ -6,7 +6,7 @@ use std::fs;
 
 use containerd_client::services::v1::snapshots::Kind;
 use node::{Node, assert_code, labels};
-use snapshotter::{Config, FaultyLowers, PlainLowers, SnapshotError, Snapshotter};
+use snapshotter::{Config, FaultyLowers, PlainLowers, SnapshotError, Snapshotter, service};
 use tonic::Code;
 
 #[test]
@@ -270,4 +270,22 @@ fn many_clients_at_once_lose_nothing() {
     assert_eq!(node.list(&["kind==committed"]).unwrap().len(), 41);
     node.cleanup();
     assert_eq!(node.directories().len(), 41);
+}
+
+/// A path that was mistyped costs nobody a file, and a second snapshotter not the first its clients.
+#[test]
+fn listens_where_nobody_does_and_no_other_file_is() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _in = runtime.enter();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "precious").unwrap();
+    let refused = service::listen(&file).unwrap_err();
+    assert!(matches!(refused, SnapshotError::Io { path, .. } if path == file));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    let socket = dir.path().join("socket");
+    let first = service::listen(&socket).unwrap();
+    service::listen(&socket).unwrap_err();
+    drop(first);
+    service::listen(&socket).unwrap();
 }

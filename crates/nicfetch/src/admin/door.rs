@@ -15,7 +15,7 @@ use hyper::{Method, Request};
 use tokio::net::{TcpListener, UnixListener};
 
 use mirror::{Acceptor, Refusal};
-use serving::transport::{Stream, remove_stale_socket};
+use serving::transport::Stream;
 
 /// A socket of the operator's API.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl AdminDoor {
         if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
             DirBuilder::new().mode(0o700).create(dir)?;
         }
-        remove_stale_socket(path).await?;
+        rawio::unix_socket::remove_dead(path)?;
         let socket = UnixListener::bind(path)?;
         // Who connects before this is asked for by the kernel's word, too.
         set_permissions(path, Permissions::from_mode(0o600))?;
