@@ -139,7 +139,7 @@ mod tests {
             "/sys/fs/cgroup/unified",
         ];
         assert_eq!(found, wanted.map(PathBuf::from));
-        assert_eq!(dirs("4:memory:/elsewhere\n", mounts), [PathBuf::new(); 0]);
+        assert!(dirs("4:memory:/elsewhere\n", mounts).is_empty());
     }
 
     #[test]
