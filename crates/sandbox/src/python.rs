@@ -271,7 +271,6 @@ impl Sandboxes {
         };
         let newborn = Newborn {
             started: child.started,
-            way: None,
             user: child.user,
             ancestry: zygote.ancestry.clone(),
         };

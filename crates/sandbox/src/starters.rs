@@ -10,8 +10,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use parking_lot::Mutex;
@@ -20,6 +21,10 @@ use rawio::{fd, passing};
 use crate::base::{self, BaseSpec};
 use crate::confinement::confine_starter;
 use crate::error::{Result, SandboxError, step};
+
+/// How long a thread may take to be done once the process that it starts was killed: one that waits for a disk cannot die
+/// before the disk answers.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce(&[BorrowedFd<'_>]) + Send>;
 
@@ -136,10 +141,13 @@ impl Starters {
     }
 
     /// Runs a function on one of the threads, with these descriptors as they are there, and returns its result. Neither
-    /// the function nor its result may own a descriptor: its number would mean another one there, or here.
+    /// the function nor its result may own a descriptor: its number would mean another one there, or here. `late` is
+    /// called if the result is not there in time, and is to have the function return.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         descriptors: &[BorrowedFd<'_>],
+        patience: Duration,
+        late: impl FnOnce(),
         job: impl FnOnce(&[BorrowedFd<'_>]) -> T + Send + 'static,
     ) -> Result<T> {
         let queue = self.queue.as_ref().ok_or(SandboxError::Closed)?;
@@ -154,7 +162,18 @@ impl Starters {
             self.jobs.0.lock().remove(&number);
             return Err(step("asking for the start of a process")(error));
         }
-        receive.recv().map_err(|_| SandboxError::Closed)
+        match receive.recv_timeout(patience) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Disconnected) => return Err(SandboxError::Closed),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        // What no thread has begun is not begun any more.
+        if self.jobs.0.lock().remove(&number).is_none() {
+            late();
+            let _ended = receive.recv_timeout(DEATH_PATIENCE);
+        }
+        let doing = "the start of a process";
+        Err(SandboxError::Late { doing, patience })
     }
 }
 
