@@ -87,7 +87,6 @@ pub struct Sandboxes {
     pub(crate) config: Config,
     pub(crate) shared: Arc<Shared>,
     pub(crate) confinement: Arc<Confinement>,
-    pub(crate) zygotes: Zygotes,
     /// Has Zygotes fork in advance.
     pub(crate) preparing: Later,
     bases: RwLock<BTreeMap<String, Arc<Starters>>>,
@@ -140,13 +139,15 @@ impl Sandboxes {
         let pool = Pool::new(hierarchies, config.sandboxes_max, &taken);
         let addresses: Vec<_> = found.iter().filter_map(Found::address).collect();
         let networks = Networks::open(config.bridge.as_ref(), &dir, &addresses)?;
-        let shared = Arc::new(Shared::new(pool, networks, records)?);
+        // Behind those of sandboxes that are no Zygote's.
+        let first = config.first_uid + config.sandboxes_max;
+        let zygotes = Zygotes::new(first, config.sandboxes_max + 1);
+        let shared = Arc::new(Shared::new(pool, networks, records, zygotes)?);
         let watch = Some(shared.watch()?);
         let sandboxes = Self {
             config,
             shared,
             confinement: Arc::new(Confinement::new()?),
-            zygotes: Zygotes::default(),
             preparing: Later::start("sandbox-spares")?,
             bases: RwLock::default(),
             known: Mutex::default(),
