@@ -256,6 +256,7 @@ const LADDER: &[Rung] = &[
         "sandbox-service",
         &[
             "host",
+            "rawio",
             "sandbox",
             "sandbox-handlers",
             "sandbox-packages",
