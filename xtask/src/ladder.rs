@@ -257,6 +257,7 @@ const LADDER: &[Rung] = &[
         "sandbox-service",
         &[
             "host",
+            "rawio",
             "sandbox",
             "sandbox-handlers",
             "sandbox-packages",

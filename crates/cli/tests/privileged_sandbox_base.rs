@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lab::{Lab, debian_root, json, ok};
 use sandbox::{BaseSpec, Config, ExitStatus, Python, Request, Sandboxes, Stdio, ZygoteSpec};
+use serde_json::Value;
 use testkit::undisturbed::undisturbed;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,6 +85,17 @@ fn privileged_the_first_zygote_on_a_recorded_base_reads_nothing() {
         );
         assert_eq!(after["served"]["fallthrough_bytes"], 0, "{after}");
         lab.umount(&mount);
+
+        // Where the kernel has none of it, each read comes to the daemon, and none goes on to the source.
+        let asked = lab.mount(&root, "asked", &["--boot", "base", "--no-inject"]);
+        let before = lab.status(&asked);
+        first_request(&lab, &asked);
+        let after = lab.status(&asked);
+        let hits = |status: &Value| status["served"]["hits"].as_u64().unwrap();
+        assert!(hits(&after) - hits(&before) >= 100, "{after}");
+        assert_eq!(after["served"]["misses"], 0, "{after}");
+        assert_eq!(after["served"]["fallthrough_bytes"], 0, "{after}");
+        lab.umount(&asked);
         ok(lab.bootimg().args(["verify", "base"]));
     });
 }

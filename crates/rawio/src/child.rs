@@ -5,14 +5,19 @@
 //! or dropping rights, run in a copy of a process that may have threads: no memory may be
 //! allocated there and no lock taken. So the steps are data, prepared before, and only system calls are
 //! made afterwards. A step that fails ends the new process, and [`Steps::start`] returns which it was.
+//!
+//! A process that waits for this one on its way is a copy of it. All others share its memory instead: see
+//! [`Steps::start_sharing`].
 
 #![expect(
     unsafe_code,
     reason = "neither std nor nix has clone3, nor code that is safe behind it"
 )]
 
+mod sharing;
 mod steps;
 
+pub use sharing::OnItsWay;
 pub(crate) use steps::reset_signals;
 
 use std::ffi::{CStr, CString};
@@ -179,7 +184,7 @@ impl Steps<'_> {
     fn clone_to(&self, birth: Birth<'_>, tell: BorrowedFd<'_>) -> io::Result<Started> {
         let mut pointers = steps::Pointers::of(self.0);
         clone_process(birth, || {
-            steps::carry_out(self.0, &mut pointers, tell.as_raw_fd())
+            steps::carry_out(self.0, &mut pointers, steps::Tell::Pipe(tell.as_raw_fd()))
         })
     }
 }
@@ -256,11 +261,12 @@ fn end(process: &PidFd) {
     let _reaped = waitid(Id::PIDFd(process.as_fd()), WaitPidFlag::WEXITED);
 }
 
+/// `CLONE_CLEAR_SIGHAND` and `CLONE_INTO_CGROUP` of linux/sched.h.
+const CLEAR_SIGNAL_HANDLERS: u64 = 0x1_0000_0000;
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
 /// Makes a process that runs `child`, which makes system calls only.
 pub(crate) fn clone_process(birth: Birth<'_>, child: impl FnOnce()) -> io::Result<Started> {
-    /// `CLONE_CLEAR_SIGHAND` and `CLONE_INTO_CGROUP` of linux/sched.h.
-    const CLEAR_SIGNAL_HANDLERS: u64 = 0x1_0000_0000;
-    const INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: RawFd = -1;
     // SAFETY: a `clone_args` of zeros asks for nothing.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };

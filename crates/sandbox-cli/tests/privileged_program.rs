@@ -5,6 +5,7 @@
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -66,9 +67,13 @@ impl Served {
             "--max",
             "256",
         ];
-        // As from a shell in the background, which has it ignore Ctrl-C.
+        // As from a shell in the background, which has it ignore Ctrl-C; and where core files are wanted.
         let daemon = Command::new("sh")
-            .args(["-c", "trap '' INT HUP USR1; exec \"$0\" \"$@\"", PROGRAM])
+            .args([
+                "-c",
+                "trap '' INT HUP USR1; ulimit -c unlimited; exec \"$0\" \"$@\"",
+                PROGRAM,
+            ])
             .arg("--run-dir")
             .arg(self.run_dir())
             .args(arguments)
@@ -465,4 +470,22 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_knows_all() {
         error.contains("another program has its sandboxes"),
         "{error}"
     );
+}
+
+/// Its memory has the variables and the output of programs in it.
+#[test]
+fn a_daemon_that_crashes_leaves_no_core_file() {
+    let mut served = Served::start();
+    served.ok(&["run", "--base", "host", "--", "/bin/true"]);
+    let mut daemon = served.daemon.take().unwrap();
+    let pid = daemon.id().to_string();
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    assert!(core.unwrap().contains("unlimited"), "{limits}");
+    Command::new("kill").args(["-ABRT", &pid]).status().unwrap();
+    let ended = daemon.wait().unwrap();
+    assert_eq!(ended.signal(), Some(6));
+    assert!(!ended.core_dumped());
 }

@@ -1,23 +1,21 @@
 //! The operations of the daemon.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use sandbox::{
-    BaseSpec, Config, KEPT_MAX_BYTES, Phase, Result, Sandboxes, Stdio, Written, ZygoteSpec,
-    ZygoteView,
-};
+use sandbox::{BaseSpec, Config, Phase, Result, Sandboxes, Stdio, Written, ZygoteSpec, ZygoteView};
 use sandbox_handlers::{Budget, Handlers};
 use sandbox_packages::Store;
 
 use crate::bodies::{
     Create, Created, Exec, Executed, Output, SandboxView, Settings, Stats, WAIT_MAX_MS,
 };
+use crate::readers::Readers;
 
 /// The sandboxes of a machine, and the settings that are restored at the next start.
 #[derive(Debug)]
@@ -202,14 +200,12 @@ impl Daemon {
         let (err, err_theirs) = std::io::pipe().map_err(step)?;
         let stdio = [null.into(), out_theirs.into(), err_theirs.into()];
         let mut execution = self.sandboxes.exec(&sandbox, &exec.command, stdio)?;
-        let [stdout, stderr] = [out, err].map(read_on_a_thread);
+        let readers = Readers::start([out, err]).map_err(step)?;
         let timeout = Duration::from_millis(exec.timeout_ms.min(WAIT_MAX_MS));
         let status = execution.wait(timeout)?;
         // Kills it if it still runs. What it has started may still have the pipes.
         drop(execution);
-        let read =
-            [stdout, stderr].map(|reader| reader.recv_timeout(PIPE_PATIENCE).unwrap_or_default());
-        let output = output(read);
+        let output = output(readers.finish());
         Ok(Executed { status, output })
     }
 
@@ -237,29 +233,6 @@ impl Daemon {
             log::warn!("bases and Zygotes are forgotten at the next start: {error:#}");
         }
     }
-}
-
-/// How long what a program has written is waited for after its end.
-const PIPE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Reads a pipe to its end, on a thread that ends with it.
-fn read_on_a_thread(mut pipe: std::io::PipeReader) -> std::sync::mpsc::Receiver<Written> {
-    let (send, receive) = std::sync::mpsc::sync_channel(1);
-    let reader = std::thread::Builder::new().name("sandbox-output".to_owned());
-    let started = reader.spawn(move || {
-        let mut written = Written::default();
-        let mut buffer = vec![0; 1 << 16];
-        while let Ok(len @ 1..) = pipe.read(&mut buffer) {
-            let kept = len.min(KEPT_MAX_BYTES - written.bytes.len());
-            written.bytes.extend_from_slice(&buffer[..kept]);
-            written.dropped_bytes += u64::try_from(len - kept).unwrap_or(0);
-        }
-        let _nobody_waits = send.send(written);
-    });
-    if let Err(error) = started {
-        log::warn!("the output of a program is lost: {error}");
-    }
-    receive
 }
 
 fn output([out, err]: [Written; 2]) -> Output {
@@ -292,9 +265,16 @@ fn read_settings(path: &Path) -> anyhow::Result<Settings> {
     }
 }
 
+/// Replaces the settings: after a power cut they are the ones before, or these, and not a part of them.
 fn write_settings(path: &Path, settings: &Settings) -> anyhow::Result<()> {
     let aside = path.with_extension("new");
-    fs::write(&aside, serde_json::to_vec_pretty(settings)?)?;
-    fs::rename(&aside, path)?;
-    Ok(())
+    let mut file =
+        fs::File::create(&aside).with_context(|| format!("making {}", aside.display()))?;
+    file.write_all(&serde_json::to_vec_pretty(settings)?)
+        .and_then(|()| file.sync_all())
+        .with_context(|| format!("writing {}", aside.display()))?;
+    fs::rename(&aside, path).with_context(|| format!("replacing {}", path.display()))?;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let dir = fs::File::open(dir).with_context(|| format!("opening {}", dir.display()))?;
+    dir.sync_all().context("writing the name of the settings")
 }

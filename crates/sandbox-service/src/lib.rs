@@ -29,5 +29,6 @@ mod daemon;
 mod handlers;
 mod metrics;
 mod packages;
+mod readers;
 
 pub use daemon::Daemon;

@@ -14,7 +14,7 @@ use sandbox::{BaseSpec, Config, Exit, ExitStatus, Phase, Request};
 use sandbox_handlers::{Budget, HandlerSpec};
 use sandbox_service::Daemon;
 use sandbox_service::api::{Api, listen};
-use sandbox_service::bodies::{BODY_MAX_BYTES, Create};
+use sandbox_service::bodies::{BODY_MAX_BYTES, Create, Exec};
 use sandbox_service::client::{CallError, Client};
 
 /// A daemon in this process.
@@ -298,4 +298,34 @@ fn the_front_answers_for_handlers_and_for_nothing_else() {
     );
     served.client().remove_handler("adds").unwrap();
     assert!(served.client().handlers().unwrap().is_empty());
+}
+
+#[test]
+fn what_a_program_says_is_there_though_what_it_has_started_goes_on() {
+    let served = Served::start("exec");
+    let request = Request::new("host", &["/bin/sleep", "1000"]);
+    let create = Create {
+        request,
+        wait_ms: 0,
+        requires: vec![],
+    };
+    let id = served.client().create(&create).unwrap().sandbox.id;
+    let script = "echo out; echo err >&2; sleep 1000 & exit 5";
+    let exec = Exec {
+        command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+        timeout_ms: 60_000,
+    };
+    let executed = served.client().exec(&id, &exec).unwrap();
+    assert_eq!(executed.status, Some(ExitStatus::Code(5)));
+    let said = [executed.output.stdout, executed.output.stderr];
+    assert_eq!(said, ["out\n", "err\n"]);
+    let is_reader = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = std::fs::read_to_string(task.unwrap().path().join("comm"));
+        name.is_ok_and(|name| name == "sandbox-output\n")
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    assert_eq!(tasks.map(is_reader).filter(|is| *is).count(), 0);
+    served.client().kill(&id).unwrap();
+    let ended = served.client().wait(&id, Duration::from_secs(60)).unwrap();
+    assert!(matches!(ended.sandbox.phase, Phase::Ended(_)));
 }

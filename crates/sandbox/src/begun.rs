@@ -1,12 +1,14 @@
 //! A process from the request for it to its program.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rawio::child::{Birth, StartError, Started, Step, Steps, Told};
+use rawio::child::{Birth, OnItsWay, StartError, Started, Step, Steps, Told};
 use rawio::pidfd::PidFd;
 
 use crate::error::{Result, SandboxError, step};
+use crate::process;
 use crate::starters::Starters;
 
 /// How long a process may take to reach its program, which may have to be read from a slow disk.
@@ -40,8 +42,52 @@ impl Way {
     }
 }
 
+/// A process that somebody is to take. It is ended if nobody does: who asked for it may have lost patience.
+struct Untaken(u32);
+
+impl Untaken {
+    fn take(self) -> Result<Started> {
+        let pid = self.0;
+        let process = PidFd::open(pid).map_err(step("opening a process"))?;
+        std::mem::forget(self);
+        Ok(Started { pid, process })
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        match PidFd::open(self.0) {
+            Ok(process) => process::end(&process),
+            Err(error) => log::error!("the process {} may run on: {error}", self.0),
+        }
+    }
+}
+
 /// Has a thread of a base start a process, in the control group whose directory is `birth`, by the steps that a plan
-/// makes of `descriptors`.
+/// makes of `descriptors`, and waits until it executes its program. The steps wait for nobody.
+pub(crate) fn start_on(
+    starters: &Starters,
+    plan: impl Plan,
+    birth: BorrowedFd<'_>,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<Started> {
+    let all = [&[birth], descriptors].concat();
+    let way = Arc::new(OnItsWay::default());
+    let theirs = Arc::clone(&way);
+    let started = starters.run(
+        &all,
+        PATIENCE,
+        move || way.kill(),
+        move |descriptors| {
+            let (birth, names, steps) = planned(&plan, descriptors)?;
+            let pid = Steps(&steps).start_sharing(birth, &theirs);
+            pid.map(Untaken).map_err(|error| named(&names, error))
+        },
+    );
+    started??.take()
+}
+
+/// Has a thread of a base start a process that waits for us on its way to its program.
 pub(crate) fn begin(
     starters: &Starters,
     plan: impl Plan,
@@ -50,23 +96,37 @@ pub(crate) fn begin(
 ) -> Result<(Started, Way)> {
     let (told, tell) = Told::pipe().map_err(step("making a pipe"))?;
     let all = [&[tell.as_fd(), birth], descriptors].concat();
-    let begun = starters.run(&all, move |descriptors| {
-        let lost = || SandboxError::Invalid("descriptors were lost: too many are open".to_owned());
-        let [tell, birth, rest @ ..] = descriptors else {
-            return Err(lost());
-        };
-        let steps = plan.steps(rest).ok_or_else(lost)?;
-        let (names, steps): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
-        let birth = Birth {
-            namespaces: u64::from(plan.namespaces().cast_unsigned()),
-            cgroup: Some(*birth),
-        };
-        let pid = Steps(&steps).begin(birth, *tell);
-        Ok((pid.map_err(SandboxError::Start)?, names))
-    });
-    let (pid, names) = begun??;
-    let process = PidFd::open(pid).map_err(step("opening a process"))?;
-    Ok((Started { pid, process }, Way { told, names }))
+    let begun = starters.run(
+        &all,
+        PATIENCE,
+        || (),
+        move |descriptors| {
+            let (tell, descriptors) = descriptors.split_first().ok_or_else(lost)?;
+            let (birth, names, steps) = planned(&plan, descriptors)?;
+            let pid = Steps(&steps).begin(birth, *tell);
+            let pid = pid.map_err(SandboxError::Start);
+            pid.map(|pid| (Untaken(pid), names))
+        },
+    );
+    let (untaken, names) = begun??;
+    Ok((untaken.take()?, Way { told, names }))
+}
+
+type Planned<'a> = (Birth<'a>, Vec<&'static str>, Vec<Step<'a>>);
+
+/// What a plan makes of descriptors, of which the first is the directory of a control group.
+fn planned<'a>(plan: &'a impl Plan, descriptors: &'a [BorrowedFd<'a>]) -> Result<Planned<'a>> {
+    let (birth, rest) = descriptors.split_first().ok_or_else(lost)?;
+    let (names, steps) = plan.steps(rest).ok_or_else(lost)?.into_iter().unzip();
+    let birth = Birth {
+        namespaces: u64::from(plan.namespaces().cast_unsigned()),
+        cgroup: Some(*birth),
+    };
+    Ok((birth, names, steps))
+}
+
+fn lost() -> SandboxError {
+    SandboxError::Invalid("descriptors were lost: too many are open".to_owned())
 }
 
 fn named(names: &[&'static str], error: StartError) -> SandboxError {
@@ -78,7 +138,8 @@ fn named(names: &[&'static str], error: StartError) -> SandboxError {
     }
 }
 
-/// Starts a process by steps that have names, on the calling thread.
+/// Starts a process by steps that have names, on the calling thread. It is a copy of this one: others in its sandbox are of
+/// the same user, and must not find our memory in it.
 pub(crate) fn start(steps: &[(&'static str, Step<'_>)], birth: Birth<'_>) -> Result<Started> {
     let (names, steps): (Vec<_>, Vec<_>) = steps.iter().cloned().unzip();
     let started = Steps(&steps).start(birth, PATIENCE, |_| Ok(()));

@@ -12,6 +12,7 @@
 mod hierarchies;
 mod lent;
 mod pool;
+mod strays;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -394,10 +395,11 @@ impl Group {
         self.kill()?;
         drop(self.lent);
         let legacy = [self.memory, self.cpu].into_iter().flatten();
-        for dir in legacy.map(|group| group.dir).chain([self.unified]) {
+        for dir in legacy.map(|group| group.dir) {
+            strays::end_all_in(&dir)?;
             remove_dir(&dir)?;
         }
-        Ok(())
+        remove_dir(&self.unified)
     }
 
     /// Reads whether the kernel says this of the group.

@@ -11,7 +11,7 @@ use nix::sys::resource::Resource;
 use rawio::child::{Instruction, OwnMount, Started, Step};
 use rawio::mount::{DetachedMount, Forbids};
 
-use crate::begun::{NamedSteps, Plan, Way, begin};
+use crate::begun::{NamedSteps, Plan, start_on};
 use crate::cgroup::{Group, Limits};
 use crate::confinement::Confinement;
 use crate::error::{Result, at};
@@ -100,13 +100,13 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Launch {
-    /// Starts a sandbox. It is on its way to its program then.
-    pub(crate) fn begin(
+    /// Starts a sandbox, and returns when it executes its program.
+    pub(crate) fn start(
         request: &Request,
         parts: &Parts<'_>,
         confinement: &Confinement,
         starters: &Starters,
-    ) -> Result<(Started, Way)> {
+    ) -> Result<Started> {
         let groups = parts.group.legacy();
         let network = parts.network.and_then(Lease::namespace);
         let scope = confinement.scope_of(request.network);
@@ -132,7 +132,7 @@ impl Launch {
             is_scoped: scope.is_some(),
             places,
         };
-        begin(starters, plan, parts.group.birth(), &descriptors)
+        start_on(starters, plan, parts.group.birth(), &descriptors)
     }
 }
 

@@ -15,9 +15,10 @@ mod bridge;
 mod guard;
 mod link;
 mod ports;
+mod settings;
 mod subnet;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -27,6 +28,7 @@ use parking_lot::Mutex;
 
 pub use bridge::{BridgeConfig, Neighbours};
 use ports::Ports;
+use settings::set;
 pub use subnet::Subnet;
 
 use crate::error::{Result, SandboxError, at, step};
@@ -205,10 +207,4 @@ fn enter_made(namespace: OwnedFd) -> Result<OwnedFd> {
     setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(step("entering a network namespace"))?;
     set("ip_unprivileged_port_start", "0")?;
     Ok(namespace)
-}
-
-/// Sets a setting of IPv4 for the calling thread's namespace.
-fn set(setting: &str, value: &str) -> Result<()> {
-    let path = format!("/proc/sys/net/ipv4/{setting}");
-    fs::write(&path, value).map_err(at("writing", path))
 }

@@ -71,6 +71,11 @@ pub(crate) fn started(pid: u32) -> Option<u64> {
     (!stat.ended).then_some(stat.started)
 }
 
+/// Returns whether a process has ended and was not reaped.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    Stat::of(pid).is_some_and(|stat| stat.ended)
+}
+
 /// Returns the bytes of a process's memory, where a shared page counts in part. 0 if it
 /// has ended.
 pub(crate) fn unshared_bytes(pid: u32) -> u64 {

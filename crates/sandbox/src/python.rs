@@ -81,14 +81,15 @@ impl Sandboxes {
             }
         };
         let lent = Arc::new(lent);
+        let _underway = self.shared.zygotes.strays.underway();
         match make(users, Arc::clone(&lent), group) {
             Ok(zygote) => {
                 let zygote = Arc::new(zygote);
                 let view = zygote.view();
-                self.zygotes.live.lock().push(Living { zygote });
-                self.zygotes.made.fetch_add(1, Relaxed);
+                self.shared.zygotes.live.lock().push(Living { zygote });
+                self.shared.zygotes.made.fetch_add(1, Relaxed);
                 if parent.is_some() {
-                    self.zygotes.derived.fetch_add(1, Relaxed);
+                    self.shared.zygotes.derived.fetch_add(1, Relaxed);
                 }
                 Ok(view)
             }
@@ -109,21 +110,23 @@ impl Sandboxes {
         // Behind those of sandboxes that are no Zygote's.
         let first = self.config.first_uid + all;
         loop {
-            if let Some(users) = self
-                .zygotes
-                .free_users(parent.map(Arc::as_ref), first, all + 1)
+            if let Some(users) =
+                self.shared
+                    .zygotes
+                    .free_users(parent.map(Arc::as_ref), first, all + 1)
             {
                 return Ok(users);
             }
             let least = match parent {
                 None => self
+                    .shared
                     .zygotes
                     .least(IsRoot::Wanted)
-                    .or_else(|| self.zygotes.least(IsRoot::Any)),
+                    .or_else(|| self.shared.zygotes.least(IsRoot::Any)),
                 Some(_) => None,
             };
             let least = least.ok_or(SandboxError::Full(ZYGOTES_MAX))?;
-            self.zygotes.evicted.fetch_add(1, Relaxed);
+            self.shared.zygotes.evicted.fetch_add(1, Relaxed);
             self.end_zygote(&least);
         }
     }
@@ -135,24 +138,24 @@ impl Sandboxes {
         let request = sandbox.request();
         if let Some(python) = &request.python {
             let key = import_key(request, python, &python.packages);
-            self.zygotes.imports.lock().note(key, modules);
+            self.shared.zygotes.imports.lock().note(key, modules);
         }
     }
 
     /// Returns the cache data of each Zygote, to choose which is evicted first.
     pub fn kept_zygotes(&self) -> Vec<crate::cache::Kept> {
-        self.zygotes.kept()
+        self.shared.zygotes.kept()
     }
 
     /// Returns all Zygotes.
     pub fn zygotes(&self) -> Vec<ZygoteView> {
-        let live = self.zygotes.live.lock().clone();
+        let live = self.shared.zygotes.live.lock().clone();
         live.iter().map(|living| living.zygote.view()).collect()
     }
 
     /// Returns how starts of Python began.
     pub fn zygote_counts(&self) -> ZygoteCounts {
-        self.zygotes.counts()
+        self.shared.zygotes.counts()
     }
 
     /// Ends a Zygote. Sandboxes that were forked from it keep running.
@@ -171,13 +174,13 @@ impl Sandboxes {
 
     /// Ends the least valuable Zygote without descendants. Returns its id.
     pub fn evict_least(&self) -> Option<String> {
-        let least = self.zygotes.least(IsRoot::Any)?;
-        self.zygotes.evicted.fetch_add(1, Relaxed);
+        let least = self.shared.zygotes.least(IsRoot::Any)?;
+        self.shared.zygotes.evicted.fetch_add(1, Relaxed);
         self.end_zygote(&least).then_some(least)
     }
 
     fn end_zygote(&self, id: &str) -> bool {
-        let Some(Living { zygote, .. }) = self.zygotes.remove(id) else {
+        let Some(Living { zygote, .. }) = self.shared.zygotes.remove(id) else {
             return false;
         };
         // First whoever was born in its group and is in no other yet.
@@ -186,6 +189,10 @@ impl Sandboxes {
         }
         zygote.end_spares(&self.shared.pool);
         zygote.lent.close(&self.shared.pool);
+        self.shared.zygotes.strays.expect();
+        self.shared.reap_strays();
+        // Who is about to end is reaped by the thread that watches.
+        self.shared.wake();
         true
     }
 
@@ -219,13 +226,18 @@ impl Sandboxes {
         if prepared.request.network != Network::Host
             && let Some(zygote) = self.zygote_for(&prepared.request, &python)
         {
-            match self.fork(&zygote, &python.packages, &mut prepared) {
+            let underway = self.shared.zygotes.strays.underway();
+            let forked = self.fork(&zygote, &python.packages, &mut prepared);
+            if forked.is_err() {
+                drop(underway);
+            }
+            match forked {
                 Ok((child, group)) => {
                     return self.enroll_child(&zygote, child, group, &python, prepared);
                 }
                 Err(error @ SandboxError::Zygote { .. }) => {
                     log::warn!("{error}; it is replaced, and the sandbox starts without it");
-                    self.zygotes.replaced.fetch_add(1, Relaxed);
+                    self.shared.zygotes.replaced.fetch_add(1, Relaxed);
                     self.end_zygote(&zygote.id);
                 }
                 Err(error) if prepared.request.network == Network::Veth => {
@@ -239,7 +251,7 @@ impl Sandboxes {
             // Its child may have mounted them.
             prepared.mounts = Mounts::of(&prepared.request)?;
         }
-        self.zygotes.fresh.fetch_add(1, Relaxed);
+        self.shared.zygotes.fresh.fetch_add(1, Relaxed);
         let Prepared {
             request,
             mounts,
@@ -257,10 +269,10 @@ impl Sandboxes {
         python: &Python,
         prepared: Prepared,
     ) -> Result<Arc<Sandbox>> {
-        self.zygotes.hit(zygote);
+        self.shared.zygotes.hit(zygote);
         let counter = match zygote.spec.packages == python.packages {
-            true => &self.zygotes.exact,
-            false => &self.zygotes.partial,
+            true => &self.shared.zygotes.exact,
+            false => &self.shared.zygotes.partial,
         };
         counter.fetch_add(1, Relaxed);
         let controls = Controls {
@@ -271,15 +283,19 @@ impl Sandboxes {
         };
         let newborn = Newborn {
             started: child.started,
-            way: None,
             user: child.user,
             ancestry: zygote.ancestry.clone(),
         };
         let sandbox = self.enroll(prepared.request, newborn, controls, prepared.streams)?;
         let (zygote, shared) = (Arc::clone(zygote), Arc::clone(&self.shared));
         self.preparing.run(move || {
+            let underway = shared.zygotes.strays.underway();
             if let Err(error) = zygote.prepare(&shared.pool) {
                 log::debug!("no child is forked in advance: {error}");
+            }
+            drop(underway);
+            if shared.zygotes.strays.are_due() {
+                shared.reap_strays();
             }
         });
         Ok(sandbox)
@@ -287,18 +303,18 @@ impl Sandboxes {
 
     /// Returns the Zygote that a request is to be forked from, which may have to be made first.
     fn zygote_for(&self, request: &Request, python: &Python) -> Option<Arc<Zygote>> {
-        let mut chosen = self.zygotes.choose(request, python);
+        let mut chosen = self.shared.zygotes.choose(request, python);
         if let Some(zygote) = chosen.take_if(|zygote| !zygote.is_fit()) {
             log::info!(
                 "the Zygote {} has ended or grown; it is replaced",
                 zygote.id
             );
-            self.zygotes.replaced.fetch_add(1, Relaxed);
+            self.shared.zygotes.replaced.fetch_add(1, Relaxed);
             self.end_zygote(&zygote.id);
             if let Err(error) = self.add_zygote(zygote.spec.clone()) {
                 log::warn!("{error}");
             }
-            chosen = self.zygotes.choose(request, python);
+            chosen = self.shared.zygotes.choose(request, python);
         }
         if let Some(zygote) = &chosen
             && zygote.spec.packages == python.packages
@@ -313,14 +329,20 @@ impl Sandboxes {
                 return chosen;
             }
             self.renew(zygote, learned);
-            return self.zygotes.choose(request, python);
+            return self.shared.zygotes.choose(request, python);
         }
         let now = Instant::now();
-        if !self.zygotes.needs.lock().comes_again(&python.packages, now) {
+        if !self
+            .shared
+            .zygotes
+            .needs
+            .lock()
+            .comes_again(&python.packages, now)
+        {
             return chosen;
         }
         match self.grow(request, python, chosen.as_ref(), now) {
-            Ok(()) => self.zygotes.choose(request, python),
+            Ok(()) => self.shared.zygotes.choose(request, python),
             Err(error) => {
                 log::warn!("no Zygote for {:?}: {error}", python.packages);
                 chosen
@@ -336,9 +358,9 @@ impl Sandboxes {
         best: Option<&Arc<Zygote>>,
         now: Instant,
     ) -> Result<()> {
-        let hot = self.zygotes.needs.lock().hot(now);
+        let hot = self.shared.zygotes.needs.lock().hot(now);
         let mut best = best.cloned();
-        for packages in self.zygotes.plan(request, python, &hot) {
+        for packages in self.shared.zygotes.plan(request, python, &hot) {
             let learned = self.learned(request, python, &packages);
             let spec = ZygoteSpec {
                 packages,
@@ -380,7 +402,7 @@ impl Sandboxes {
             made => return made,
         };
         log::info!("{refused}: without the modules that programs import");
-        self.zygotes.imports.lock().refuse(ImportKey {
+        self.shared.zygotes.imports.lock().refuse(ImportKey {
             base: spec.base.clone(),
             interpreter: spec.interpreter.clone(),
             store: spec.store.clone(),
@@ -401,7 +423,7 @@ impl Sandboxes {
     }
 
     fn living(&self, id: &str) -> Option<Arc<Zygote>> {
-        let live = self.zygotes.live.lock();
+        let live = self.shared.zygotes.live.lock();
         let mut zygotes = live.iter().map(|living| &living.zygote);
         zygotes.find(|zygote| zygote.id == id).cloned()
     }
@@ -409,7 +431,7 @@ impl Sandboxes {
     /// Returns the modules that all programs with these packages have imported, as far as is known.
     fn learned(&self, request: &Request, python: &Python, packages: &Packages) -> Vec<String> {
         let key = import_key(request, python, packages);
-        self.zygotes.imports.lock().common(&key)
+        self.shared.zygotes.imports.lock().common(&key)
     }
 
     /// Has a Zygote's child run a request, in a group of the sandbox's own: one that waits, or a new one.

@@ -18,10 +18,9 @@ use rawio::private::make_dir;
 use serde::{Deserialize, Serialize};
 
 use crate::base::BaseSpec;
-use crate::begun::Way;
 use crate::cgroup::{Hierarchies, Pool};
 use crate::confinement::Confinement;
-use crate::error::{Result, SandboxError, at};
+use crate::error::{Result, SandboxError, at, step};
 use crate::exec::Execution;
 use crate::later::Later;
 use crate::launch::{Launch, Mounts, Parts, User};
@@ -88,7 +87,6 @@ pub struct Sandboxes {
     pub(crate) config: Config,
     pub(crate) shared: Arc<Shared>,
     pub(crate) confinement: Arc<Confinement>,
-    pub(crate) zygotes: Zygotes,
     /// Has Zygotes fork in advance.
     pub(crate) preparing: Later,
     bases: RwLock<BTreeMap<String, Arc<Starters>>>,
@@ -104,8 +102,6 @@ pub struct Sandboxes {
 #[derive(Debug)]
 pub(crate) struct Newborn {
     pub(crate) started: Started,
-    /// To its program, if it is not there.
-    pub(crate) way: Option<Way>,
     pub(crate) user: User,
     /// The Zygotes that it descends from.
     pub(crate) ancestry: Vec<String>,
@@ -118,12 +114,15 @@ struct Known {
 }
 
 impl Sandboxes {
-    /// Opens the directory, finds the running sandboxes, and removes the rest of others.
+    /// Opens the directory, finds the running sandboxes, and removes the rest of others. From now on this process leaves no
+    /// core file, and only root reads its memory.
     ///
     /// # Errors
     /// If another program uses the directory, the machine lacks the needed control groups, or this
     /// process is not root.
     pub fn open(config: Config) -> Result<Self> {
+        // Until its program runs, a sandbox shares this memory, and is its user already.
+        nix::sys::prctl::set_dumpable(false).map_err(step("closing this memory to others"))?;
         let dir = &config.run_dir;
         // Records have the variables of programs in them.
         make_dir(dir).map_err(at("making", dir))?;
@@ -140,13 +139,15 @@ impl Sandboxes {
         let pool = Pool::new(hierarchies, config.sandboxes_max, &taken);
         let addresses: Vec<_> = found.iter().filter_map(Found::address).collect();
         let networks = Networks::open(config.bridge.as_ref(), &dir, &addresses)?;
-        let shared = Arc::new(Shared::new(pool, networks, records)?);
+        // Behind those of sandboxes that are no Zygote's.
+        let first = config.first_uid + config.sandboxes_max;
+        let zygotes = Zygotes::new(first, config.sandboxes_max + 1);
+        let shared = Arc::new(Shared::new(pool, networks, records, zygotes)?);
         let watch = Some(shared.watch()?);
         let sandboxes = Self {
             config,
             shared,
             confinement: Arc::new(Confinement::new()?),
-            zygotes: Zygotes::default(),
             preparing: Later::start("sandbox-spares")?,
             bases: RwLock::default(),
             known: Mutex::default(),
@@ -264,18 +265,17 @@ impl Sandboxes {
             stdio,
             user,
         };
-        let begun = Launch::begin(&request, &parts, &self.confinement, starters);
+        let started = Launch::start(&request, &parts, &self.confinement, starters);
         let controls = Controls {
             group,
             network,
             next: Next::Anybody,
             mounts: None,
         };
-        match begun {
-            Ok((started, way)) => {
+        match started {
+            Ok(started) => {
                 let newborn = Newborn {
                     started,
-                    way: Some(way),
                     user,
                     ancestry: Vec::new(),
                 };
@@ -288,7 +288,7 @@ impl Sandboxes {
         }
     }
 
-    /// Writes a sandbox down whose process was just started, waits until its program runs, and watches it.
+    /// Writes a sandbox down whose program was just started, and watches it.
     pub(crate) fn enroll(
         &self,
         request: Request,
@@ -298,7 +298,6 @@ impl Sandboxes {
     ) -> Result<Arc<Sandbox>> {
         let Newborn {
             started: Started { pid, process },
-            way,
             user,
             ancestry,
         } = newborn;
@@ -309,7 +308,6 @@ impl Sandboxes {
             controls.mounts = process.namespace(Namespace::Mount).unwrap_or_default();
         }
         let (streams, pipes) = streams.unzip();
-        // While it is on its way.
         let written = record::new_id().and_then(|id| {
             let record = Record {
                 id,
@@ -324,8 +322,7 @@ impl Sandboxes {
             };
             shared.records.write(slot, &record).map(|()| record)
         });
-        let arrived = way.map_or(Ok(()), |way| way.arrived(&process));
-        let record = match arrived.and(written) {
+        let record = match written {
             Ok(record) => record,
             Err(error) => {
                 // It must not run without a record.

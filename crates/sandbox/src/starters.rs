@@ -10,8 +10,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use parking_lot::Mutex;
@@ -20,6 +21,10 @@ use rawio::{fd, passing};
 use crate::base::{self, BaseSpec};
 use crate::confinement::confine_starter;
 use crate::error::{Result, SandboxError, step};
+
+/// How long a thread may take to be done once the process that it starts was killed: one that waits for a disk cannot die
+/// before the disk answers.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce(&[BorrowedFd<'_>]) + Send>;
 
@@ -64,6 +69,8 @@ pub(crate) struct Starters {
     jobs: Arc<Jobs>,
     next: AtomicU64,
     threads: Vec<JoinHandle<()>>,
+    /// Whose other ends the threads have.
+    running: Mutex<Receiver<()>>,
 }
 
 impl Starters {
@@ -80,21 +87,25 @@ impl Starters {
         );
         let (queue, theirs) = pair.map_err(step("making a socket"))?;
         let theirs = Arc::new(theirs);
+        let (sender, running) = sync_channel(1);
         let mut starters = Self {
             queue: Some(queue),
             jobs: Arc::default(),
             next: AtomicU64::new(0),
             threads: Vec::new(),
+            running: Mutex::new(running),
         };
+        // Dropped before the threads are waited for.
+        let runs = sender;
         // A start is work of the kernel, so as many at a time as there are processors.
         let count = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
         let (spec, aside) = (spec.clone(), aside.to_owned());
-        let namespace = starters.add(&theirs, move || base::enter(&spec, &aside))?;
+        let namespace = starters.add(&theirs, &runs, move || base::enter(&spec, &aside))?;
         for _ in 1..count {
             let namespace = namespace
                 .try_clone()
                 .map_err(step("copying a descriptor"))?;
-            starters.add(&theirs, move || base::join(&namespace))?;
+            starters.add(&theirs, &runs, move || base::join(&namespace))?;
         }
         Ok(starters)
     }
@@ -103,14 +114,17 @@ impl Starters {
     fn add<T: Send + 'static>(
         &mut self,
         socket: &Arc<OwnedFd>,
+        runs: &SyncSender<()>,
         enter: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (send, entered) = sync_channel(1);
         let jobs = Arc::clone(&self.jobs);
         let socket = Arc::clone(socket);
+        let runs = runs.clone();
         let thread = std::thread::Builder::new().name("sandbox-starter".to_owned());
         let thread = thread
             .spawn(move || {
+                let _runs = runs;
                 let entered = enter().and_then(|entered| {
                     confine_starter()?;
                     Ok(entered)
@@ -136,10 +150,13 @@ impl Starters {
     }
 
     /// Runs a function on one of the threads, with these descriptors as they are there, and returns its result. Neither
-    /// the function nor its result may own a descriptor: its number would mean another one there, or here.
+    /// the function nor its result may own a descriptor: its number would mean another one there, or here. `late` is
+    /// called if the result is not there in time, and is to have the function return.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         descriptors: &[BorrowedFd<'_>],
+        patience: Duration,
+        late: impl FnOnce(),
         job: impl FnOnce(&[BorrowedFd<'_>]) -> T + Send + 'static,
     ) -> Result<T> {
         let queue = self.queue.as_ref().ok_or(SandboxError::Closed)?;
@@ -154,17 +171,113 @@ impl Starters {
             self.jobs.0.lock().remove(&number);
             return Err(step("asking for the start of a process")(error));
         }
-        receive.recv().map_err(|_| SandboxError::Closed)
+        match receive.recv_timeout(patience) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Disconnected) => return Err(SandboxError::Closed),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        // What no thread has begun is not begun any more.
+        if self.jobs.0.lock().remove(&number).is_none() {
+            late();
+            let _ended = receive.recv_timeout(DEATH_PATIENCE);
+        }
+        let doing = "the start of a process";
+        Err(SandboxError::Late { doing, patience })
     }
 }
 
 impl Drop for Starters {
     fn drop(&mut self) {
         self.queue = None;
+        // One whose process waits for a disk waits with it.
+        let ended = self.running.get_mut().recv_timeout(DEATH_PATIENCE);
+        if ended == Err(RecvTimeoutError::Timeout) {
+            log::error!("threads that start sandboxes are left: their base does not answer");
+            return;
+        }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 log::error!("a thread that starts sandboxes ended in a panic");
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "privileged"))]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Something that says when it is dropped, as a process that nobody takes is ended.
+    struct Late(std::sync::mpsc::Sender<()>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let _nobody_waits = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn privileged_who_waits_too_long_is_told_and_what_came_late_is_dropped() {
+        const LONG: Duration = Duration::from_secs(60);
+        let dir = tempfile::tempdir().expect("a directory");
+        let spec = BaseSpec {
+            name: "host".to_owned(),
+            root: "/".into(),
+            hide: vec!["work".to_owned()],
+        };
+        let starters = Starters::start(&spec, dir.path()).expect("a base");
+        let (go, wait) = channel();
+        let (dropped, is_dropped) = channel();
+        let late = starters.run(
+            &[],
+            Duration::from_millis(10),
+            || go.send(()).expect("it waits"),
+            move |_| {
+                wait.recv_timeout(LONG).expect("it is told to end");
+                Late(dropped)
+            },
+        );
+        assert!(matches!(late, Err(SandboxError::Late { .. })));
+        is_dropped.recv_timeout(LONG).expect("nobody has it");
+
+        // With all threads busy, what was not begun is never begun.
+        let (busy, is_busy) = channel();
+        let (end, is_over) = channel::<()>();
+        let is_over = Mutex::new(is_over);
+        let is_over = Arc::new(is_over);
+        let starters = Arc::new(starters);
+        let waiting: Vec<_> = starters
+            .threads
+            .iter()
+            .map(|_| {
+                let (starters, busy, is_over) =
+                    (Arc::clone(&starters), busy.clone(), Arc::clone(&is_over));
+                std::thread::spawn(move || {
+                    starters.run(
+                        &[],
+                        LONG,
+                        || (),
+                        move |_| {
+                            let _nobody_waits = busy.send(());
+                            let _ended = is_over.lock().recv_timeout(LONG);
+                        },
+                    )
+                })
+            })
+            .collect();
+        waiting
+            .iter()
+            .for_each(|_| is_busy.recv_timeout(LONG).expect("it runs"));
+        let (ran, has_run) = channel();
+        let late = starters.run(&[], Duration::from_millis(10), || (), move |_| ran.send(()));
+        assert!(matches!(late, Err(SandboxError::Late { .. })));
+        drop(end);
+        for thread in waiting {
+            thread.join().expect("no panic").expect("it has run");
+        }
+        assert_eq!(starters.run(&[], LONG, || (), |_| 7).ok(), Some(7));
+        assert!(has_run.try_recv().is_err());
     }
 }

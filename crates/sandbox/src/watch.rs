@@ -1,6 +1,6 @@
 //! The thread that waits for everything that happens to sandboxes: output, ends, and times that are over.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,11 +17,15 @@ use crate::later::Later;
 use crate::network::Networks;
 use crate::process::exit_status;
 use crate::record::Records;
-use crate::sandbox::{Cause, Sandbox};
+use crate::sandbox::{Cause, Next, Sandbox};
+use crate::zygote::Zygotes;
 
 /// The longest sleep: a deadline that is set meanwhile wakes the thread, so this is for nothing but a
 /// clock that jumps.
 const SLEEP: Duration = Duration::from_secs(60);
+
+/// How long until strays are looked for that are about to end.
+const STRAYS: Duration = Duration::from_secs(1);
 
 /// What an event is about: the key of a sandbox times this, plus one of these.
 const KINDS: u64 = 4;
@@ -35,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) networks: Networks,
     pub(crate) records: Records,
+    pub(crate) zygotes: Zygotes,
     /// Ends namespaces of mounts. Whoever drops the last reference to one takes its mounts apart, and waits until no
     /// processor looks at them any more. That would be the last process of a sandbox, before its end can be seen.
     closer: Later,
@@ -48,7 +53,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(pool: Pool, networks: Networks, records: Records) -> Result<Self> {
+    pub(crate) fn new(
+        pool: Pool,
+        networks: Networks,
+        records: Records,
+        zygotes: Zygotes,
+    ) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(step("watching"))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags).map_err(step("watching"))?;
@@ -58,6 +68,7 @@ impl Shared {
             pool,
             networks,
             records,
+            zygotes,
             closer: Later::start("sandbox-closer")?,
             epoll,
             wake,
@@ -84,7 +95,7 @@ impl Shared {
         self.wake();
     }
 
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // The counter is full only if the thread is woken already.
         let _full = self.wake.write(1);
     }
@@ -115,10 +126,19 @@ impl Shared {
         added.map_err(step("watching a sandbox"))
     }
 
-    fn run(&self) {
+    /// Returns the numbers of the processes whose ends are waited for.
+    pub(crate) fn pids(&self) -> HashSet<u32> {
+        let watched = self.watched.lock();
+        watched.values().map(|sandbox| sandbox.pid()).collect()
+    }
+
+    fn run(self: &Arc<Self>) {
         let mut events = [EpollEvent::empty(); 64];
         while !self.closing.load(Relaxed) {
-            let timeout = self.end_late_ones();
+            let mut timeout = self.end_late_ones();
+            if self.zygotes.strays.are_due() {
+                timeout = timeout.min(STRAYS);
+            }
             let timeout = EpollTimeout::try_from(timeout).unwrap_or(EpollTimeout::NONE);
             let count = match self.epoll.wait(&mut events, timeout) {
                 Ok(count) => count,
@@ -128,13 +148,21 @@ impl Shared {
                     return;
                 }
             };
+            if count == 0 {
+                self.reap_strays_later();
+            }
             for event in &events[..count] {
                 self.take(event.data());
             }
         }
     }
 
-    fn take(&self, about: u64) {
+    fn reap_strays_later(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        self.closer.run(move || shared.reap_strays());
+    }
+
+    fn take(self: &Arc<Self>, about: u64) {
         if about == WAKE {
             let _woken = self.wake.read();
             return;
@@ -157,8 +185,7 @@ impl Shared {
     }
 
     /// Gives back all that a sandbox had, now that its first process has ended.
-    fn bury(&self, key: u64, sandbox: &Arc<Sandbox>) {
-        self.watched.lock().remove(&key);
+    fn bury(self: &Arc<Self>, key: u64, sandbox: &Arc<Sandbox>) {
         if let Some(deadline) = sandbox.deadline {
             self.deadlines.lock().remove(&(deadline, key));
         }
@@ -179,9 +206,15 @@ impl Shared {
             // Reaped after its record is gone: its number can be another's from then on.
             status = Some(exit_status(&sandbox.process, sandbox.pid()));
             mounts = controls.mounts.take();
+            let is_zygotes = matches!(controls.next, Next::Siblings(_));
             controls.give_back(&self.pool, &self.networks);
+            if is_zygotes && self.zygotes.strays.are_due() {
+                self.reap_strays_later();
+            }
         }
         let status = status.unwrap_or_else(|| exit_status(&sandbox.process, sandbox.pid()));
+        // Nobody else reaps those that are watched.
+        self.watched.lock().remove(&key);
         self.ended.fetch_add(1, Relaxed);
         let exit = sandbox.ended_as(status, killed_for_memory);
         if let Some(mounts) = mounts {

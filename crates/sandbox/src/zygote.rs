@@ -14,6 +14,7 @@ mod launch;
 mod pool;
 mod protocol;
 mod spares;
+mod strays;
 mod users;
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! What a start and an end cost, in calls that read and write. One test: the kernel counts those of the whole program.
+//! What a start and an end cost: system calls, those that read and write, and faults of pages. One test: the kernel counts
+//! those of the whole program.
 
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -7,6 +8,7 @@ mod rig;
 
 use std::fs;
 
+use rig::calls::Calls;
 use rig::{PATIENCE, Rig};
 use sandbox::{Request, Stdio};
 
@@ -19,23 +21,55 @@ fn calls() -> [u64; 2] {
     })
 }
 
+/// Faults of pages of this program, and of its children that have ended.
+fn faults() -> u64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<&str> = fields.split(' ').collect();
+    [7, 8]
+        .map(|at| fields[at].parse::<u64>().unwrap())
+        .iter()
+        .sum()
+}
+
 #[test]
-fn a_sandbox_takes_few_calls_that_read_and_write() {
+fn a_sandbox_takes_few_calls_and_few_faults() {
     const ROUNDS: u64 = 200;
+    const COUNTED: u64 = 50;
     let rig = Rig::new();
-    let cycle = || {
+    // As a program that has work to do.
+    let mut memory = vec![0_u8; 1024 << 12];
+    let mut cycle = || {
+        memory
+            .iter_mut()
+            .step_by(1 << 12)
+            .for_each(|byte| *byte ^= 1);
         let request = Request::new("host", &["/bin/true"]);
         let sandbox = rig.sandboxes().create(request, Stdio::Null).unwrap();
         sandbox.wait(PATIENCE).unwrap();
     };
     (0..20).for_each(|_| cycle());
-    let before = calls();
+    let before = (calls(), faults());
     (0..ROUNDS).for_each(|_| cycle());
-    let after = calls();
-    let [read, written] = [0, 1].map(|at: usize| (after[at] - before[at]) / ROUNDS);
-    // When it began, that it has arrived, three files of its group: 5. The others are the program's: the kernel reads it
-    // and its loader in five, and it reads its library in three.
-    assert!(read <= 14, "{read} calls that read");
+    let after = (calls(), faults());
+    let [read, written] = [0, 1].map(|at: usize| (after.0[at] - before.0[at]) / ROUNDS);
+    // When it began, three files of its group: 4. The others are the program's: the kernel reads it and its loader in
+    // five, and it reads its library in three.
+    assert!(read <= 13, "{read} calls that read");
     // Its group of memory, and its record; some kernels have no such group.
     assert!(written <= 3, "{written} calls that write");
+    // The program's own are most of them. Of a copy there would be one for each page that we write to afterwards.
+    let faults = (after.1 - before.1) / ROUNDS;
+    println!("{faults} faults of pages of a start");
+    assert!(faults <= 200, "{faults} faults of pages");
+
+    let counted = Calls::count();
+    (0..COUNTED).for_each(|_| cycle());
+    let counts = counted.stop();
+    let all = counts.values().sum::<u64>() / COUNTED;
+    println!("{all} calls of a start, by number, of {COUNTED}: {counts:?}");
+    assert!(
+        all <= 120,
+        "{all} calls, by number, of {COUNTED}: {counts:?}"
+    );
 }

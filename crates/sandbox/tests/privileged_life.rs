@@ -119,6 +119,32 @@ print(made)",
     assert_eq!(out.dropped_bytes, 3_000_000 - (1 << 20));
 }
 
+/// On its way to its program a sandbox shares our memory. Where its own limit is reached then, we are not ended with it,
+/// and nobody else reads that memory: neither a core file nor a process of its user.
+#[test]
+fn a_sandbox_without_memory_for_its_start_ends_alone() {
+    let rig = Rig::new();
+    let mut fell_short = 0;
+    for pages in 0..64 {
+        let mut request = Request::new("host", &["/bin/true"]);
+        request.limits.memory_bytes = pages << 12;
+        match rig.sandboxes().create(request, Stdio::Null) {
+            Ok(sandbox) => {
+                let exit = sandbox.wait(PATIENCE).unwrap();
+                fell_short += usize::from(exit.status != ExitStatus::Code(0));
+            }
+            Err(error) => {
+                assert!(!matches!(error, SandboxError::Late { .. }), "{error}");
+                fell_short += 1;
+            }
+        }
+    }
+    assert!(fell_short > 0, "all had enough");
+    let (exit, _) = rig.run(shell("exit 7"));
+    assert_eq!(exit.status, ExitStatus::Code(7));
+    assert!(!nix::sys::prctl::get_dumpable().unwrap());
+}
+
 #[test]
 fn a_kill_ends_all_processes_paused_or_not() {
     let rig = Rig::new();

@@ -1,16 +1,26 @@
 //! The steps of a new process: system calls, and nothing else.
 //!
-//! The process is a copy of one that may have had threads, whose locks are never released.
-//! Nothing here allocates, formats or panics.
+//! The process is a copy of one that may have had threads, whose locks are never released; or it shares the memory of one.
+//! Nothing here allocates, formats or panics, and nothing is written to but what was made for this process.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Instruction, OwnMount, Step};
 
 /// The report of a failure: the index of the step and the error number.
 pub(super) const REPORT_BYTES: usize = 8;
+
+/// Where a process reports a failure to.
+#[derive(Clone, Copy)]
+pub(super) enum Tell<'a> {
+    /// A pipe, which is closed when the program runs.
+    Pipe(RawFd),
+    /// The memory that it shares: see [`read_failure`].
+    Memory(&'a AtomicU64),
+}
 
 /// Pointers to strings as `execve(2)` takes them, made before the process.
 pub(super) struct Pointers {
@@ -58,8 +68,17 @@ pub(super) fn read_report(report: [u8; REPORT_BYTES]) -> (usize, i32) {
     (usize::try_from(index).unwrap_or(usize::MAX), errno)
 }
 
+/// Reads what a process has written to the memory that it shares; `None` if no step failed.
+pub(super) fn read_failure(failure: u64) -> Option<(usize, i32)> {
+    let [a, b, c, d, e, f, g, h] = failure.to_le_bytes();
+    // Counted from 1 there.
+    let index = u32::from_le_bytes([a, b, c, d]).checked_sub(1)?;
+    let errno = i32::from_le_bytes([e, f, g, h]);
+    Some((usize::try_from(index).unwrap_or(usize::MAX), errno))
+}
+
 /// Runs the steps. If one fails, reports it through `tell` and ends.
-pub(super) fn carry_out(steps: &[Step<'_>], pointers: &mut Pointers, mut tell: RawFd) -> ! {
+pub(super) fn carry_out(steps: &[Step<'_>], pointers: &mut Pointers, mut tell: Tell<'_>) -> ! {
     reset_signals();
     let mut index: u32 = 0;
     for step in steps {
@@ -68,21 +87,28 @@ pub(super) fn carry_out(steps: &[Step<'_>], pointers: &mut Pointers, mut tell: R
         }
         index = index.wrapping_add(1);
     }
-    let [a, b, c, d] = index.to_le_bytes();
     let [e, f, g, h] = last_errno().to_le_bytes();
-    let report: [u8; REPORT_BYTES] = [a, b, c, d, e, f, g, h];
-    // SAFETY: the buffer is on the stack, and _exit runs nothing of the parent's.
-    unsafe {
-        libc::write(tell, report.as_ptr().cast(), report.len());
-        libc::_exit(127)
+    match tell {
+        Tell::Pipe(pipe) => {
+            let [a, b, c, d] = index.to_le_bytes();
+            let report: [u8; REPORT_BYTES] = [a, b, c, d, e, f, g, h];
+            // SAFETY: the buffer is on the stack.
+            unsafe { libc::write(pipe, report.as_ptr().cast(), report.len()) };
+        }
+        Tell::Memory(failure) => {
+            let [a, b, c, d] = index.wrapping_add(1).to_le_bytes();
+            failure.store(u64::from_le_bytes([a, b, c, d, e, f, g, h]), Relaxed);
+        }
     }
+    // SAFETY: takes no pointers, and runs nothing of the parent's.
+    unsafe { libc::_exit(127) }
 }
 
 /// Runs steps that do not replace the process's program or descriptors.
 pub(super) fn take(steps: &[Step<'_>]) -> std::io::Result<()> {
     let mut pointers = Pointers::of(&[]);
     for step in steps {
-        let taken = carry_out_one(step, &mut pointers, &mut -1);
+        let taken = carry_out_one(step, &mut pointers, &mut Tell::Pipe(-1));
         taken.ok_or_else(std::io::Error::last_os_error)?;
     }
     Ok(())
@@ -127,7 +153,7 @@ fn done<T: Into<i64>>(result: T) -> Option<()> {
     (result.into() >= 0).then_some(())
 }
 
-fn carry_out_one(step: &Step<'_>, pointers: &mut Pointers, tell: &mut RawFd) -> Option<()> {
+fn carry_out_one(step: &Step<'_>, pointers: &mut Pointers, tell: &mut Tell<'_>) -> Option<()> {
     match step {
         Step::JoinCgroup(procs) => {
             // SAFETY: writes a constant; `0` is who writes.
@@ -287,11 +313,15 @@ fn filter(program: &[Instruction]) -> Option<()> {
     done(unsafe { libc::syscall(libc::SYS_seccomp, mode, 0, &raw const program) })
 }
 
-/// Puts descriptors to their places, the one for failures behind them, and closes all others.
-fn place(descriptors: &mut [RawFd], tell: &mut RawFd) -> Option<()> {
+/// Puts descriptors to their places, the pipe for failures behind them, and closes all others.
+fn place(descriptors: &mut [RawFd], tell: &mut Tell<'_>) -> Option<()> {
     let end = RawFd::try_from(descriptors.len()).ok()?;
+    let pipe = match tell {
+        Tell::Pipe(pipe) => Some(pipe),
+        Tell::Memory(_) => None,
+    };
     // First everything away from where others will be put. The new numbers are beyond `end`.
-    for fd in descriptors.iter_mut().chain([&mut *tell]) {
+    for fd in descriptors.iter_mut().chain(pipe) {
         if *fd <= end {
             // SAFETY: makes another descriptor for an open one.
             let moved = unsafe { libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, end.wrapping_add(1)) };
@@ -303,11 +333,14 @@ fn place(descriptors: &mut [RawFd], tell: &mut RawFd) -> Option<()> {
         // SAFETY: what was open at `number` was a copy of the parent's.
         done(unsafe { libc::dup2(*fd, number) })?;
     }
-    // SAFETY: takes no pointers; what is closed is this process's copy.
-    unsafe {
-        done(libc::dup3(*tell, end, libc::O_CLOEXEC))?;
-        *tell = end;
-        let first = end.cast_unsigned().wrapping_add(1);
-        done(libc::syscall(libc::SYS_close_range, first, u32::MAX, 0))
+    let mut rest = end;
+    if let Tell::Pipe(pipe) = tell {
+        // SAFETY: as above.
+        done(unsafe { libc::dup3(*pipe, end, libc::O_CLOEXEC) })?;
+        *pipe = end;
+        rest = end.wrapping_add(1);
     }
+    // SAFETY: takes no pointers; what is closed is this process's copy.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, rest.cast_unsigned(), u32::MAX, 0) };
+    done(closed)
 }

@@ -1,5 +1,6 @@
 //! The Zygotes of a program: look-up, creation, replacement and eviction.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Zygote;
 use super::choice::{Candidate, Needs, best, plan};
 use super::imports::Imports;
+use super::strays::Strays;
 use super::users::Users;
 use crate::cache::{Kept, first_to_go};
 use crate::packages::Packages;
@@ -51,8 +53,11 @@ pub(crate) enum IsRoot {
 }
 
 /// All Zygotes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Zygotes {
+    /// Those that Zygotes and their children are, as the machine sees them.
+    pub(crate) users: Range<u32>,
+    pub(crate) strays: Strays,
     pub(crate) live: Mutex<Vec<Living>>,
     pub(crate) needs: Mutex<Needs>,
     pub(crate) imports: Mutex<Imports>,
@@ -72,6 +77,36 @@ pub(crate) struct Living {
 }
 
 impl Zygotes {
+    /// With users from `first` on, of which a Zygote has `unit` for itself and its children.
+    pub(crate) fn new(first: u32, unit: u32) -> Self {
+        let one = Users::root(first, unit, 0);
+        Self {
+            users: first..first + one.count() * ROOTS_MAX,
+            strays: Strays::default(),
+            live: Mutex::default(),
+            needs: Mutex::default(),
+            imports: Mutex::default(),
+            exact: AtomicU64::new(0),
+            partial: AtomicU64::new(0),
+            fresh: AtomicU64::new(0),
+            made: AtomicU64::new(0),
+            derived: AtomicU64::new(0),
+            replaced: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the numbers of all, and of their children that wait.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let live = self.live.lock().clone();
+        let pids = live.iter().flat_map(|Living { zygote }| {
+            let mut pids = zygote.spares.pids();
+            pids.push(zygote.started.pid);
+            pids
+        });
+        pids.collect()
+    }
+
     /// Returns the fit one that saves most to a request, and the packages that it has.
     pub(crate) fn choose(&self, request: &Request, python: &Python) -> Option<Arc<Zygote>> {
         let live = self.live.lock().clone();

@@ -53,12 +53,15 @@ impl Spares {
 
     /// Returns the bytes of memory of those that wait, of which a page that several processes share counts in parts.
     pub(super) fn unshared_bytes(&self) -> u64 {
-        let pids: Vec<u32> = {
-            let spares = self.0.lock();
-            let all = spares.iter().flatten();
-            all.map(|spare| spare.waiting.pid).collect()
-        };
+        let pids = self.pids();
         pids.into_iter().map(crate::process::unshared_bytes).sum()
+    }
+
+    /// Returns the numbers of those that wait.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        let spares = self.0.lock();
+        let all = spares.iter().flatten();
+        all.map(|spare| spare.waiting.pid).collect()
     }
 
     fn are_wanted(&self) -> bool {

@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of the rig")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub(crate) mod calls;
 pub(crate) mod python;
 
 use std::path::Path;
