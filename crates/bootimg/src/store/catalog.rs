@@ -49,6 +49,8 @@ pub(super) struct Catalog {
     pub(super) broken: Vec<(ImageId, OpenError)>,
     /// All segments with the number of their blocks; `None` if that is unknown.
     pub(super) segments: BTreeMap<ContentId, Option<u64>>,
+    /// Those of them that could not be read this time, which says nothing about their content.
+    pub(super) unread: BTreeSet<ContentId>,
     pub(super) names: Vec<(String, Option<ImageId>)>,
     pub(super) pins: BTreeSet<ImageId>,
 }
@@ -63,10 +65,19 @@ pub(super) enum Lengths {
 }
 
 impl Lengths {
-    fn blocks(self, path: &Path) -> Option<u64> {
-        match self {
-            Self::OfFiles => blocks_of_file(path.metadata().ok()?.len()),
-            Self::Verified => Some(Segment::open(path).ok()?.blocks()),
+    /// Returns how many blocks a segment has; `None` if it is damaged or gone.
+    fn blocks(self, path: &Path) -> io::Result<Option<u64>> {
+        let found = match self {
+            Self::OfFiles => path.metadata().map(|of| blocks_of_file(of.len())),
+            Self::Verified => match Segment::open(path) {
+                Ok(segment) => Ok(Some(segment.blocks())),
+                Err(ReadError::Format(_)) => Ok(None),
+                Err(ReadError::Io(error)) => Err(error),
+            },
+        };
+        match found {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found,
         }
     }
 }
@@ -92,13 +103,21 @@ impl Catalog {
             }
         }
         let mut segments = BTreeMap::new();
+        let mut unread = BTreeSet::new();
         for id in places.segments()? {
-            segments.insert(id, lengths.blocks(&places.segment(&id)));
+            let path = places.segment(&id);
+            let blocks = lengths.blocks(&path).unwrap_or_else(|error| {
+                log::warn!("{} cannot be read now: {error}", path.display());
+                unread.insert(id);
+                None
+            });
+            segments.insert(id, blocks);
         }
         Ok(Self {
             images,
             broken,
             segments,
+            unread,
             names: places.names()?,
             pins: places.pins()?.into_iter().collect(),
         })

@@ -30,6 +30,9 @@ pub struct GcReport {
     pub segments: Vec<ContentId>,
     /// Segments that are mostly dead: their live blocks are copied to a new one.
     pub repacked: Vec<ContentId>,
+    /// Segments that could not be read now, and are kept. As long as there are any, no other is
+    /// repacked: an image may have blocks of both.
+    pub unread: Vec<ContentId>,
     /// Names without an image.
     pub names: Vec<String>,
     /// Files of dead writers.
@@ -44,6 +47,8 @@ pub struct GcReport {
 struct Plan<'a> {
     catalog: &'a Catalog,
     gone: BTreeSet<ImageId>,
+    /// What is kept because it could not be read.
+    unread_bytes: u64,
     report: GcReport,
 }
 
@@ -58,10 +63,12 @@ impl Store {
         let mut plan = Plan {
             catalog: &catalog,
             gone: BTreeSet::new(),
+            unread_bytes: 0,
             report: GcReport::default(),
         };
         let leftovers = self.places.leftovers()?;
         plan.report.leftovers = leftovers.len();
+        plan.report.unread = catalog.unread.iter().copied().collect();
         let images = self.places.images()?;
         let images = images.iter().map(|id| self.places.image(id));
         let segments = catalog.segments.keys().map(|id| self.places.segment(id));
@@ -70,6 +77,10 @@ impl Store {
             plan.report.bytes_before += file_bytes(&path)?;
         }
         plan.find_lost(keep);
+        let unread = plan.report.unread.iter();
+        plan.unread_bytes = unread
+            .map(|id| file_bytes(&self.places.segment(id)))
+            .sum::<Result<_, _>>()?;
         plan.evict(self.config.max_bytes, keep);
         plan.find_dead();
         plan.report.bytes_after = plan.size();
@@ -164,11 +175,13 @@ impl Plan<'_> {
 
     fn find_dead(&mut self) {
         let users = self.users();
-        for (id, blocks) in &self.catalog.segments {
+        let all_read = self.catalog.unread.is_empty();
+        let read = self.catalog.segments.iter();
+        for (id, blocks) in read.filter(|(id, _)| !self.catalog.unread.contains(*id)) {
             match life(&users, id, *blocks) {
                 Life::Dead => self.report.segments.push(*id),
-                Life::Mostly { .. } => self.report.repacked.push(*id),
-                Life::Alive { .. } => {}
+                Life::Mostly { .. } if all_read => self.report.repacked.push(*id),
+                Life::Mostly { .. } | Life::Alive { .. } => {}
             }
         }
     }
@@ -183,9 +196,12 @@ impl Plan<'_> {
         let segments = self.catalog.segments.iter();
         let segments = segments.map(|(id, blocks)| match life(&users, id, *blocks) {
             Life::Dead => 0,
+            Life::Mostly { .. } if !self.catalog.unread.is_empty() => {
+                segment_bytes(blocks.unwrap_or_default())
+            }
             Life::Mostly { live: blocks } | Life::Alive { blocks } => segment_bytes(blocks),
         });
-        images.sum::<u64>() + segments.sum::<u64>()
+        images.sum::<u64>() + segments.sum::<u64>() + self.unread_bytes
     }
 }
 

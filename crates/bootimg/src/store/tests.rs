@@ -22,6 +22,7 @@ mod model;
 mod pass;
 mod stacks;
 mod stopping;
+mod unreadable;
 
 const ENDLESS: StoreConfig = StoreConfig {
     max_bytes: u64::MAX,
