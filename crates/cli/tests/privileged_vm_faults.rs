@@ -94,6 +94,9 @@ impl Recording {
     }
 }
 
+/// The machine of a light guest, emulated: one that loses a part must not depend on KVM.
+const MACHINE: &str = "-accel tcg,thread=multi -cpu qemu64,+rdrand,-cx16 -machine q35 -m 96";
+
 /// `bootimg record` of a light guest until it says something; the source comes after it.
 fn record(lab: &Lab, image: &LightImage, until: &str) -> Command {
     let machine = image.machine("");
@@ -104,8 +107,8 @@ fn record(lab: &Lab, image: &LightImage, until: &str) -> Command {
     let mut command = lab.bootimg();
     command
         .args(["record", "--json", "--name", "light", "--timeout", "300"])
-        .args(["--until", &format!("line:{until}"), "--qemu-args"])
-        .arg("-accel tcg,thread=multi -cpu qemu64,+rdrand,-cx16 -machine q35 -m 96")
+        .args(["--until", &format!("line:{until}")])
+        .args(["--qemu-args", MACHINE])
         .args(["--qemu-args", kernel])
         .stdout(Stdio::null());
     command
