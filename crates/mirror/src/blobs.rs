@@ -215,7 +215,11 @@ impl BlobCache {
             reserved,
         };
         state.growing.insert(key.clone(), flight);
-        Ok(BlobState::Lead(Lead::new(Arc::clone(self), growing)))
+        Ok(BlobState::Lead(Lead::new(
+            Arc::clone(self),
+            growing,
+            reserved,
+        )))
     }
 
     /// Returns a blob if it is complete or being downloaded.

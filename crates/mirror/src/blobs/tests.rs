@@ -174,6 +174,9 @@ async fn beginnings_outlive_a_restart_and_are_collected() {
         lead.keep(&part);
         lead.fail(FillError::NotFound);
         assert_eq!(cache.used_bytes(), 4);
+        // One that ends before it begins leaves it.
+        self::lead(&cache, &name).fail(FillError::TooMany);
+        assert_eq!(cache.used_bytes(), 4);
     }
     let cache = cache(dir.path(), 1 << 20);
     assert_eq!(cache.used_bytes(), 4);
