@@ -24,6 +24,10 @@ use host::size::Size;
 use crate::manifest::{self, ARTIFACT, PackedLayer};
 use crate::transfer::transfer;
 
+/// The most bytes of memory for the description of a pulled image: its sections may be compressed,
+/// so the size of the file bounds nothing.
+const DESCRIPTION_MAX: u64 = 64 << 20;
+
 /// The result of a pull, as `bootimg pull --json` prints it.
 #[derive(Debug, Serialize)]
 pub struct Pulled {
@@ -256,7 +260,7 @@ impl Pull<'_> {
 
     /// Takes a file that anybody may have made into the store, after verifying all of it.
     fn take_in(&self, packed: &PackedLayer, file: &Path, here: &Here) -> anyhow::Result<()> {
-        let image = Image::open(file).context("it cannot be used")?;
+        let image = Image::open_within(file, DESCRIPTION_MAX).context("it cannot be used")?;
         ensure!(
             image.info().id == packed.image,
             "it is {}, not the announced boot image",

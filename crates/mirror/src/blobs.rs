@@ -12,6 +12,7 @@
 //! ```
 
 mod digest;
+mod eviction;
 mod growing;
 mod here;
 mod key;
@@ -35,6 +36,7 @@ use chunks::PolicyKind;
 
 pub(crate) use digest::Hasher;
 pub use digest::{Algorithm, BlobDigest, ParseBlobDigestError};
+use eviction::Eviction;
 pub use growing::{End, FillError, Growing, Progress};
 pub use key::{BlobKey, Realm};
 pub use lead::Lead;
@@ -213,7 +215,11 @@ impl BlobCache {
             reserved,
         };
         state.growing.insert(key.clone(), flight);
-        Ok(BlobState::Lead(Lead::new(Arc::clone(self), growing)))
+        Ok(BlobState::Lead(Lead::new(
+            Arc::clone(self),
+            growing,
+            reserved,
+        )))
     }
 
     /// Returns a blob if it is complete or being downloaded.
@@ -429,32 +435,16 @@ impl BlobCache {
     fn remove(&self, victims: &[Tenant]) -> Evicted {
         let mut removed = Evicted::default();
         for victim in victims {
-            let known = {
-                let mut state = self.state.lock();
-                let known = match victim.is_part {
-                    true => state.parts.remove(&victim.key).is_some(),
-                    false => state.forget(&victim.key),
-                };
-                if known {
-                    state.evicted.blobs += 1;
-                    state.evicted.bytes += victim.bytes;
-                }
-                known
-            };
-            if !known {
+            let Some(eviction) = Eviction::begin(&self.state, victim, self.config.hold_back) else {
                 continue;
-            }
+            };
             removed.blobs += 1;
             removed.bytes += victim.bytes;
             match victim.is_part {
-                true => {
-                    let BlobKey { realm, digest } = &victim.key;
-                    if let Ok(part) = part::Part::open(&self.parts_dir(*realm), digest) {
-                        part.remove();
-                    }
-                }
+                true => part::discard(&self.parts_dir(victim.key.realm), &victim.key.digest),
                 false => part::forget(&self.whole_path(&victim.key)),
             }
+            drop(eviction);
         }
         removed
     }

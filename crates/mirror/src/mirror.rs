@@ -84,6 +84,8 @@ use serving::rate::RateLimiter;
 
 /// Concurrent downloads of blobs. More do not make a registry faster.
 const FILLS: usize = 32;
+/// Downloads that wait for one of these to end. Requests for further blobs are refused.
+const FILLS_WAITING: usize = 256;
 
 /// The header that clients expect in every response of a registry.
 const API_VERSION: HeaderName = HeaderName::from_static("docker-distribution-api-version");
@@ -118,6 +120,8 @@ pub struct Mirror {
     listings: Listings,
     documents: Documents,
     fills: Arc<Semaphore>,
+    /// Limits the downloads, with those that wait.
+    fill_queue: Arc<Semaphore>,
     /// Limits the pulls whose blobs are confirmed before their clients ask for them.
     pulls: Arc<Semaphore>,
     fetching: Option<Arc<RateLimiter>>,
@@ -196,6 +200,7 @@ impl Mirror {
             listings: Listings::default(),
             documents,
             fills: Arc::new(Semaphore::new(FILLS)),
+            fill_queue: Arc::new(Semaphore::new(FILLS + FILLS_WAITING)),
             pulls: Self::pulls(),
             apart: Arc::default(),
             draining: AtomicBool::new(false),

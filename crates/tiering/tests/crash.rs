@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rig::{Model, Rig, content, id};
 use tiering::medium::{DirMedium, Medium};
-use tiering::objects::{Found, Objects};
+use tiering::objects::{Found, Mark, Objects};
 use tiering::pace::Unhurried;
 use tiering::testing::{End, MemMedium, Random, Steps};
 
@@ -227,6 +227,7 @@ fn a_journal_that_lies_of_a_length_is_not_believed_where_the_hash_is_right() {
     rig.state().remove("journal").unwrap();
     rig.state().write_at("journal", 0, &journal).unwrap();
     let away = Arc::new(MemMedium::default());
+    Mark::random().unwrap().write(&*away).unwrap();
     let (objects, report) = rig.open_in_place_of(2, away).unwrap();
     assert_eq!((report.journal, report.adopted), (Found::Torn, 1));
     let mut read = vec![0; 1000];
@@ -265,10 +266,16 @@ fn a_tier_that_is_away_has_everything_when_it_is_back() {
         .unwrap();
     drop(objects);
 
-    // Something else is mounted where the fast tier was.
-    let (objects, report) = rig
-        .open_in_place_of(0, Arc::new(MemMedium::default()))
-        .unwrap();
+    // It is not mounted: its mount point is an empty directory.
+    let mount_point = Arc::new(MemMedium::default());
+    let refused = rig.open_in_place_of(0, mount_point.clone()).unwrap_err();
+    assert!(refused.to_string().contains("not mounted"), "{refused}");
+    assert_eq!(mount_point.list().unwrap(), [], "nothing is written there");
+
+    // Another tier is mounted where the fast one was.
+    let other = Arc::new(MemMedium::default());
+    Mark::random().unwrap().write(&*other).unwrap();
+    let (objects, report) = rig.open_in_place_of(0, other).unwrap();
     assert_eq!((report.objects, report.away, report.lost), (3, 1, 0));
     let mut buf = [0; 8];
     let error = objects.read_at(id(0), 0, &mut buf).unwrap_err();

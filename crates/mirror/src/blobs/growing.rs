@@ -35,6 +35,9 @@ pub enum FillError {
     /// It cannot be written to the disk.
     #[error("cannot write the blob to the cache: {0}")]
     Disk(String),
+    /// Too many downloads wait already.
+    #[error("too many downloads of blobs wait at the mirror: ask again later")]
+    TooMany,
     /// The download was abandoned.
     #[error("the download of the blob was abandoned")]
     GivenUp,

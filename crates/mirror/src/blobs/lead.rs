@@ -32,11 +32,12 @@ pub(crate) enum Verdict {
 }
 
 impl Lead {
-    pub(super) fn new(cache: Arc<BlobCache>, growing: Arc<Growing>) -> Self {
+    /// `kept` are the bytes of an earlier download.
+    pub(super) fn new(cache: Arc<BlobCache>, growing: Arc<Growing>, kept: u64) -> Self {
         Self {
             cache,
             growing,
-            kept: 0,
+            kept,
             end: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -147,6 +147,7 @@ impl Part {
             self.remove();
             return Ok(Finish::Mismatch(found));
         }
+        self.check_file()?;
         self.file.sync_all()?;
         fs::rename(&self.path, to)?;
         if let Some(dir) = to.parent() {
@@ -156,10 +157,23 @@ impl Part {
         Ok(Finish::Whole)
     }
 
+    /// Checks that the name still leads to the file that was written, and that nobody cut it: the
+    /// hash is of the bytes as they came.
+    fn check_file(&self) -> io::Result<()> {
+        let (mine, named) = (self.file.metadata()?, fs::symlink_metadata(&self.path)?);
+        let file = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+        match file(&mine) == file(&named) && mine.len() == self.len {
+            true => Ok(()),
+            false => Err(io::Error::other(format!(
+                "{} was changed during its download: does something else write to the cache?",
+                self.path.display()
+            ))),
+        }
+    }
+
     /// Removes the file.
     pub(super) fn remove(&self) {
-        forget(&self.path);
-        forget(&journal_path(&self.path));
+        discard_at(&self.path);
     }
 
     fn write_journal(&self) -> io::Result<()> {
@@ -173,6 +187,16 @@ impl Part {
 /// Returns where the part of a blob is.
 pub(super) fn path_of(dir: &Path, digest: &BlobDigest) -> PathBuf {
     dir.join(format!("{}-{}", digest.algorithm().word(), digest.hex()))
+}
+
+/// Removes the part of a blob that has no download.
+pub(super) fn discard(dir: &Path, digest: &BlobDigest) {
+    discard_at(&path_of(dir, digest));
+}
+
+fn discard_at(path: &Path) {
+    forget(path);
+    forget(&journal_path(path));
 }
 
 /// Returns the parts in a directory, with their lengths. A part without a journal is
@@ -312,5 +336,20 @@ mod tests {
         let whole = dir.path().join("whole");
         assert!(matches!(part.finish(&whole).unwrap(), Finish::Mismatch(_)));
         assert!(!whole.exists() && !path_of(dir.path(), &name()).exists());
+    }
+    #[test]
+    fn a_file_that_was_cut_or_replaced_is_not_published() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = dir.path().join("whole");
+        let path = path_of(dir.path(), &name());
+        let mut part = begun(dir.path(), BYTES);
+        part.file.set_len(5).unwrap();
+        part.finish(&whole).unwrap_err();
+        part.remove();
+        let mut part = begun(dir.path(), BYTES);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, b"what another download wrote").unwrap();
+        part.finish(&whole).unwrap_err();
+        assert!(!whole.exists());
     }
 }

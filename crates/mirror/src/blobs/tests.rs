@@ -174,6 +174,9 @@ async fn beginnings_outlive_a_restart_and_are_collected() {
         lead.keep(&part);
         lead.fail(FillError::NotFound);
         assert_eq!(cache.used_bytes(), 4);
+        // One that ends before it begins leaves it.
+        self::lead(&cache, &name).fail(FillError::TooMany);
+        assert_eq!(cache.used_bytes(), 4);
     }
     let cache = cache(dir.path(), 1 << 20);
     assert_eq!(cache.used_bytes(), 4);
@@ -222,4 +225,44 @@ async fn what_is_anothers_is_not_found_and_counts_in_one_budget() {
     let bytes = b"a long one that is o";
     fill(lead(&cache, &long), bytes).await.unwrap();
     assert!(!cache.is_here(&key(mine)), "it had to go");
+}
+
+#[tokio::test]
+async fn a_download_that_begins_during_an_eviction_is_not_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 1 << 20);
+    let bytes = b"a layer that is downloaded in two halves";
+    let name = digest(bytes);
+    for round in 0..30 {
+        let mut begun = lead(&cache, &name);
+        let part = begun.open().await.unwrap();
+        let mut part = begun.begin(part, bytes.len() as u64, None).await.unwrap();
+        part.append(&bytes[..20]).unwrap();
+        begun.keep(&part);
+        begun.fail(FillError::GivenUp);
+        let evicting = {
+            let cache = Arc::clone(&cache);
+            std::thread::spawn(move || while cache.evict(1).blobs == 0 {})
+        };
+        let filled = loop {
+            match cache.find(&name).unwrap() {
+                BlobState::Lead(lead) => break fill(lead, bytes).await,
+                BlobState::Growing(growing) => {
+                    let mut watch = growing.watch();
+                    let end = watch.wait_for(|progress| progress.end.is_some()).await;
+                    end.unwrap();
+                }
+                BlobState::Whole(_) => panic!("nobody downloaded it"),
+            }
+        };
+        assert_eq!(filled, Ok(Verdict::Good), "round {round}");
+        // It removes the half, or the whole.
+        evicting.join().unwrap();
+        if let Some(BlobState::Whole(whole)) = cache.peek(&name).unwrap() {
+            let found = fs::read(cache.whole_path(&name)).unwrap();
+            assert_eq!((&found[..], whole.size), (&bytes[..], 40));
+        }
+        cache.collect(Duration::ZERO);
+        assert_eq!((cache.used_bytes(), cache.growing_count()), (0, 0));
+    }
 }

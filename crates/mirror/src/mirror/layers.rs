@@ -195,10 +195,16 @@ impl Mirror {
         }
     }
 
-    /// Downloads a blob in the background, even if its client disconnects.
+    /// Downloads a blob in the background, even if its client disconnects. Fails it at once if too
+    /// many downloads wait.
     fn start(&self, lead: crate::blobs::Lead, origin: Origin) {
+        let Ok(queued) = Arc::clone(&self.fill_queue).try_acquire_owned() else {
+            lead.fail(FillError::TooMany);
+            return;
+        };
         let places = Arc::clone(&self.fills);
         tokio::spawn(async move {
+            let _queued = queued;
             let _place = places.acquire_owned().await;
             fill(lead, origin).await;
         });

@@ -5,7 +5,9 @@ use std::io;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
@@ -14,6 +16,9 @@ use crate::upstream::UpstreamError;
 
 /// The header with the digest of the response's content.
 pub(super) const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
+
+/// When a client whose download would wait too long is to ask again.
+const RETRY_AFTER_SECONDS: u32 = 5;
 
 /// A response, whose body may be streamed.
 pub type Reply = Response<BoxBody<Bytes, io::Error>>;
@@ -76,6 +81,8 @@ pub struct Refusal {
     message: String,
     /// The authentication scheme to use.
     challenge: Option<&'static str>,
+    /// Seconds after which to ask again.
+    retry_after: Option<u32>,
 }
 
 impl Refusal {
@@ -85,6 +92,7 @@ impl Refusal {
             code: Some(code),
             message: message.into(),
             challenge: None,
+            retry_after: None,
         }
     }
 
@@ -178,6 +186,9 @@ impl Refusal {
         if let Some(challenge) = self.challenge {
             set(&mut reply, WWW_AUTHENTICATE, challenge);
         }
+        if let Some(seconds) = self.retry_after {
+            set(&mut reply, RETRY_AFTER, &seconds.to_string());
+        }
         reply
     }
 }
@@ -200,6 +211,10 @@ impl From<&FillError> for Refusal {
         match error {
             FillError::NotFound => Self::absent(message),
             FillError::Denied(_) => Self::new(StatusCode::NOT_FOUND, "DENIED", message),
+            FillError::TooMany => Self {
+                retry_after: Some(RETRY_AFTER_SECONDS),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "TOOMANYREQUESTS", message)
+            },
             _ => Self::unavailable(message),
         }
     }

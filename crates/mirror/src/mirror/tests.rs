@@ -1,6 +1,7 @@
 //! The mirror before registries that say what a test has them say.
 
 mod apart;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};

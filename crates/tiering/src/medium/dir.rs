@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -14,6 +14,9 @@ use super::Medium;
 #[derive(Debug)]
 pub struct DirMedium {
     dir: PathBuf,
+    /// Its device and inode when it was opened. The directory is not held open, so that its file
+    /// system can be unmounted.
+    identity: (u64, u64),
 }
 
 impl DirMedium {
@@ -24,9 +27,9 @@ impl DirMedium {
     /// If it neither exists nor can be created.
     pub fn open(dir: &Path) -> io::Result<Self> {
         private::make_dir_alike(dir)?;
-        Ok(Self {
-            dir: dir.canonicalize()?,
-        })
+        let dir = dir.canonicalize()?;
+        let identity = identity(&dir)?;
+        Ok(Self { dir, identity })
     }
 
     /// Returns the directory.
@@ -35,11 +38,29 @@ impl DirMedium {
         &self.dir
     }
 
+    /// Refuses to go on if another directory has the path: a file system was mounted or unmounted.
+    fn check_identity(&self) -> io::Result<()> {
+        if identity(&self.dir)? == self.identity {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "{} is another directory than when it was opened: is its file system not mounted? \
+             (mount it, and start again)",
+            self.dir.display()
+        )))
+    }
+
     /// Returns the path of a file; names are ours, and have no slashes.
     fn at(&self, name: &str) -> PathBuf {
         debug_assert!(!name.contains('/'), "{name}");
         self.dir.join(name)
     }
+}
+
+/// Returns the device and the inode of a directory.
+fn identity(dir: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::metadata(dir)?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// Reads from `offset` until `buf` is full or the file ends.
@@ -60,7 +81,10 @@ impl Medium for DirMedium {
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let path = self.at(name);
         let file = match private::open_own(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => private::create_new(&path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.check_identity()?;
+                private::create_new(&path)
+            }
             opened => opened,
         };
         file?.write_all_at(bytes, offset)
@@ -105,5 +129,27 @@ impl Medium for DirMedium {
             }
         }
         Ok(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_is_made_in_another_directory_of_the_same_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tier, aside) = (dir.path().join("tier"), dir.path().join("aside"));
+        let medium = DirMedium::open(&tier).unwrap();
+        medium.write_at("one", 0, b"1").unwrap();
+        // As after an unmount: the path leads to an empty directory.
+        fs::rename(&tier, &aside).unwrap();
+        fs::create_dir(&tier).unwrap();
+        let error = medium.write_at("two", 0, b"2").unwrap_err();
+        assert!(error.to_string().contains("not mounted"), "{error}");
+        assert_eq!(fs::read_dir(&tier).unwrap().count(), 0);
+        fs::remove_dir(&tier).unwrap();
+        fs::rename(&aside, &tier).unwrap();
+        medium.write_at("two", 0, b"2").unwrap();
     }
 }

@@ -16,6 +16,16 @@ pub enum OpenError {
         /// What does not hold of them.
         rule: &'static str,
     },
+    /// A directory has no mark, and a tier that the journal knows is missing: the directory may be
+    /// its mount point.
+    #[error(
+        "{tier} has no mark, and a tier of the journal is missing: is its file system not mounted? \
+         (mount it; a new tier can be added when no other is missing, or if it is marked first)"
+    )]
+    NotMounted {
+        /// The tier without a mark.
+        tier: TierIndex,
+    },
     /// A later program wrote it.
     #[error("cannot use the {what}")]
     Format {

@@ -30,15 +30,17 @@ impl Objects {
     /// Opens the objects whose journal lies on `state`, on `tiers`, the fastest first.
     ///
     /// Recovers from interrupted operations. A tier that the journal knows and that is not among
-    /// `tiers` is missing: its copies count again when it is back.
+    /// `tiers` is missing: its copies count again when it is back. Meanwhile a directory without a
+    /// mark may be its mount point, and is refused; a new tier is marked before ([`Mark::write`]).
     ///
     /// # Errors
-    /// If a directory cannot be used, or a later program wrote in it.
+    /// If a directory cannot be used, may be the mount point of a missing tier, or a later program
+    /// wrote in it.
     pub fn open(
         state: Arc<dyn Medium>,
         tiers: Vec<TierConfig>,
     ) -> Result<(Self, OpenReport), OpenError> {
-        let found = identify(&tiers)?;
+        let marked = identify(&tiers)?;
         let (journal, contents) = Journal::open(state).map_err(|error| match error {
             OpenJournalError::Io(source) => io_error("read", "journal")(source),
             OpenJournalError::Format(source) => OpenError::Format {
@@ -46,6 +48,8 @@ impl Objects {
                 source,
             },
         })?;
+        refuse_mount_points(&marked, &contents.tiers)?;
+        let found = name_others(&tiers, marked)?;
         let mut ids = contents.tiers.clone();
         ids.extend(found.iter().filter(|id| !contents.tiers.contains(id)));
         if ids.len() > TIERS_MAX {
@@ -204,43 +208,86 @@ fn object_of(name: &str) -> Option<ContentId> {
     (name == whole_name(id) || name == part_name(id)).then_some(id)
 }
 
-/// Returns which tiers directories are; who is none yet becomes one.
-fn identify(tiers: &[TierConfig]) -> Result<Vec<TierId>, OpenError> {
+/// What a directory says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marked {
+    /// It is this tier.
+    As(TierId),
+    /// Its mark is damaged: it gets a new one, which no journal knows, so what lies on it is taken
+    /// in by its hash.
+    Damaged,
+    /// It has none: it is new, or a file system is not mounted on it.
+    Never,
+}
+
+/// Returns which tiers directories are, and writes nothing.
+fn identify(tiers: &[TierConfig]) -> Result<Vec<Marked>, OpenError> {
     let rule = |rule| Err(OpenError::Tiers { rule });
     match tiers.len() {
         0 => return rule("there are none"),
         1..=TIERS_MAX => {}
         _ => return rule("there are more than 8"),
     }
-    let mut ids: Vec<TierId> = Vec::new();
+    let mut all = Vec::new();
     for (index, config) in tiers.iter().enumerate() {
         let what = TierIndex(index).to_string();
-        let id = identify_one(&*config.medium, &what)?;
-        if ids.contains(&id) {
+        let marked = identify_one(&*config.medium, &what)?;
+        if matches!(marked, Marked::As(_)) && all.contains(&marked) {
             return rule("two of them are the same directory");
         }
-        ids.push(id);
+        all.push(marked);
     }
-    Ok(ids)
+    Ok(all)
 }
 
-fn identify_one(medium: &dyn Medium, what: &str) -> Result<TierId, OpenError> {
+fn identify_one(medium: &dyn Medium, what: &str) -> Result<Marked, OpenError> {
     let mut bytes = [0; TIER_FILE_LEN];
-    let decoded = match medium.read_at(TIER_FILE, 0, &mut bytes) {
-        Ok(len) => decode_tier(&bytes[..len]),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(JournalError::Damaged),
+    let len = match medium.read_at(TIER_FILE, 0, &mut bytes) {
+        Ok(len) => len,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Marked::Never),
         Err(error) => return Err(io_error("read", what)(error)),
     };
-    match decoded {
-        Ok(id) => Ok(id),
-        // A new one, or one whose name has rotted: it gets a name that no journal knows, so what
-        // lies on it is taken in by its hash.
-        Err(JournalError::Damaged) => name_tier(medium).map_err(io_error("mark", what)),
+    match decode_tier(&bytes[..len]) {
+        Ok(id) => Ok(Marked::As(id)),
+        Err(JournalError::Damaged) => Ok(Marked::Damaged),
         Err(source) => Err(OpenError::Format {
             what: what.to_owned(),
             source,
         }),
     }
+}
+
+/// Refuses directories without a mark while a tier that the journal knows is missing.
+fn refuse_mount_points(marked: &[Marked], known: &[TierId]) -> Result<(), OpenError> {
+    let missing = known.iter().any(|id| !marked.contains(&Marked::As(*id)));
+    match marked.iter().position(|marked| *marked == Marked::Never) {
+        Some(index) if missing => Err(OpenError::NotMounted {
+            tier: TierIndex(index),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Marks those that are new, and returns which tiers they are.
+fn name_others(tiers: &[TierConfig], marked: Vec<Marked>) -> Result<Vec<TierId>, OpenError> {
+    let mut ids: Vec<TierId> = Vec::new();
+    for (index, (config, marked)) in tiers.iter().zip(marked).enumerate() {
+        let what = TierIndex(index).to_string();
+        let id = match marked {
+            Marked::As(id) => id,
+            // One that was marked by now is a directory that was given twice.
+            Marked::Damaged | Marked::Never => match identify_one(&*config.medium, &what)? {
+                Marked::As(id) => id,
+                _ => name_tier(&*config.medium).map_err(io_error("mark", &what))?,
+            },
+        };
+        if ids.contains(&id) {
+            let rule = "two of them are the same directory";
+            return Err(OpenError::Tiers { rule });
+        }
+        ids.push(id);
+    }
+    Ok(ids)
 }
 
 fn name_tier(medium: &dyn Medium) -> io::Result<TierId> {
