@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use blocks::Digest;
+use host::caught::caught;
 use parking_lot::Mutex;
 
 use super::images::{Images, RootLayer};
@@ -150,7 +151,11 @@ fn attach_all(
     let work = || {
         // Taken in a statement of its own, so that the lock is not held while attaching.
         while let Some((dir, layer)) = { waiting.lock().next() } {
-            let attached = attach(server, root, layer, label);
+            let attached =
+                caught(|| attach(server, root, layer, label)).unwrap_or_else(|panicked| {
+                    Err(panicked)
+                        .with_context(|| format!("serving layer {}", layer.diff_id.short()))
+                });
             done.lock().push((dir.clone(), attached));
         }
     };

@@ -51,7 +51,7 @@ pub fn call<Q: Serialize, A: DeserializeOwned>(
     request: &Q,
     deadline: Duration,
 ) -> anyhow::Result<A> {
-    let stream = UnixStream::connect(socket)
+    let stream = unix_socket::connect_within(socket, deadline)
         .with_context(|| format!("calling the daemon at {}", socket.display()))?;
     stream
         .set_read_timeout(Some(deadline))
@@ -260,6 +260,9 @@ fn part(mut stream: &UnixStream) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, socket};
     use serde::Deserialize;
 
     use super::*;
@@ -363,6 +366,28 @@ mod tests {
             let end = stream.read(&mut [0; 1]);
             assert_eq!(end.unwrap(), 0, "it is closed, and not reset");
         }
+    }
+
+    #[test]
+    fn a_daemon_that_accepts_no_connection_is_stuck() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d.sock");
+        // There is room for one connection that is not accepted.
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let busy = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        bind(busy.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        nix::sys::socket::listen(&busy, Backlog::new(0).unwrap()).unwrap();
+        let _waiting = UnixStream::connect(&path).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let deadline = Duration::from_millis(20);
+            tell.send(call::<_, Answer>(&path, &Request::End, deadline))
+        });
+        let called = told.recv_timeout(Duration::from_secs(30));
+        let error = called.expect("it waits without end").unwrap_err();
+        assert!(!nobody_listens(&error));
+        let error = format!("{error:#}");
+        assert!(error.contains("accepted no connection"), "{error}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What all our processes share: the run directory, the mount table, interrupts, access control and framing
-//! of sockets, and the display of progress.
+//! of sockets, panics of single items, and the display of progress.
 //!
 //! Nothing here depends on what is mounted or by which file system: only on processes and directories.
 
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod caught;
 pub mod control;
 pub mod framed;
 pub mod interrupt;

@@ -25,6 +25,7 @@ use crate::patient_node::PatientClient;
 use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};
 use crate::status::LayerStatus;
 use attachments::{Attachment, Attachments};
+use host::caught::caught_or;
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{is_covered, labelled, top_at};
@@ -287,8 +288,8 @@ impl LayerServer for NodeServer {
         let work = || {
             // Taken in a statement of its own, so that the lock is not held while detaching.
             while let Some(target) = { waiting.lock().next() } {
-                if let Err(error) = self.detach(&target) {
-                    log::warn!("{error:#}");
+                if let Err(error) = caught_or(|| self.detach(&target)) {
+                    log::warn!("{}: {error:#}", target.display());
                 }
             }
         };

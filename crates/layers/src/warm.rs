@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use host::caught::{caught, caught_or};
 use parking_lot::{Condvar, Mutex};
 
 use super::served::Served;
@@ -21,22 +22,22 @@ const HELD_MAX: Duration = Duration::from_secs(2);
 /// Warms layers in the order in which they were attached, until dropped.
 #[derive(Debug)]
 pub struct WarmPool {
-    queue: Arc<Queue>,
+    queue: Arc<Queue<Served>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// Holds each attached layer at most once, so it is bounded by the layers. Weak: a layer that is
 /// gone before its turn is not kept for it.
-#[derive(Debug, Default)]
-struct Queue {
-    inner: Mutex<Inner>,
+#[derive(Debug)]
+struct Queue<T> {
+    inner: Mutex<Inner<T>>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    waiting: VecDeque<Weak<Served>>,
-    running: Vec<Arc<Served>>,
+#[derive(Debug)]
+struct Inner<T> {
+    waiting: VecDeque<Weak<T>>,
+    running: Vec<Arc<T>>,
     /// How many hold the pool back, and until when at the latest.
     holds: usize,
     held_until: Option<Instant>,
@@ -45,7 +46,7 @@ struct Inner {
 
 /// Holds warming back until dropped, but not for long.
 #[derive(Debug)]
-pub struct Hold(Arc<Queue>);
+pub struct Hold(Arc<Queue<Served>>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
@@ -62,7 +63,7 @@ impl WarmPool {
     /// # Errors
     /// If no threads can be started.
     pub fn start() -> anyhow::Result<Self> {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue::new());
         let mut pool = Self {
             queue,
             threads: Vec::new(),
@@ -71,7 +72,7 @@ impl WarmPool {
             let queue = Arc::clone(&pool.queue);
             let thread = std::thread::Builder::new()
                 .name("warm-layers".to_owned())
-                .spawn(move || queue.work())
+                .spawn(move || queue.work(prewarm))
                 .context("starting the thread that warms layers")?;
             pool.threads.push(thread);
         }
@@ -100,22 +101,44 @@ impl WarmPool {
     }
 }
 
-impl Queue {
-    fn work(&self) {
+fn prewarm(layer: &Served) {
+    if let Err(error) = caught_or(|| layer.prewarm().map(drop)) {
+        let layer = layer.layer().short();
+        log::warn!("layer {layer}: cannot prewarm: {error:#}; serving reads one by one");
+    }
+}
+
+impl<T> Queue<T> {
+    fn new() -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                waiting: VecDeque::new(),
+                running: Vec::new(),
+                holds: 0,
+                held_until: None,
+                closed: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Prewarms layers until the pool ends. A panic over one keeps no other from its turn.
+    fn work(&self, prewarm: impl Fn(&T)) {
         while let Some(layer) = self.next() {
-            if let Err(error) = layer.prewarm() {
-                let layer = layer.layer().short();
-                log::warn!("layer {layer}: cannot prewarm: {error:#}; serving reads one by one");
-            }
+            let prewarmed = caught(|| prewarm(&layer));
             self.inner
                 .lock()
                 .running
                 .retain(|running| !Arc::ptr_eq(running, &layer));
+            // The last one that holds a layer unmounts it.
+            if let Err(panicked) = prewarmed.and_then(|()| caught(|| drop(layer))) {
+                log::error!("prewarming a layer, or ending it after that: {panicked}");
+            }
         }
     }
 
     /// Waits for the next layer; `None` when the pool ends.
-    fn next(&self) -> Option<Arc<Served>> {
+    fn next(&self) -> Option<Arc<T>> {
         let mut inner = self.inner.lock();
         loop {
             if inner.closed {
@@ -153,5 +176,26 @@ impl Drop for WarmPool {
                 log::error!("a thread that warms layers panicked");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_over_one_layer_keeps_no_other_from_its_turn() {
+        let queue = Queue::new();
+        let layers = [0, 1, 2].map(Arc::new);
+        queue.inner.lock().waiting = layers.iter().map(Arc::downgrade).collect();
+        let warmed = Mutex::new(Vec::new());
+        queue.work(|layer| {
+            queue.inner.lock().closed = *layer == 2;
+            assert_ne!(*layer, 1, "part of the test");
+            warmed.lock().push(*layer);
+        });
+        assert_eq!(warmed.into_inner(), [0, 2]);
+        let running = &queue.inner.lock().running;
+        assert!(running.is_empty(), "{running:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Prewarms: loads boot images into the page cache of a mount, whatever process serves it.
 
 use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
@@ -113,7 +114,8 @@ impl Prewarming {
         prewarmed.context("bringing the boot image into the page cache")
     }
 
-    /// Runs `prewarm` when no other prewarm of this mount runs. It is to end soon when what it is given is set.
+    /// Runs `prewarm` when no other prewarm of this mount runs. It is to end soon when what it is given is set. One that
+    /// panics has failed, and panics here.
     ///
     /// # Errors
     /// What `prewarm` says.
@@ -125,13 +127,13 @@ impl Prewarming {
         let _one_at_a_time = self.running.lock();
         *self.state.lock() = PrewarmState::Running;
         let started = Instant::now();
-        let result = prewarm(&cancel);
+        let result = catch_unwind(AssertUnwindSafe(|| prewarm(&cancel)));
         *self.state.lock() = match &result {
-            Ok(report) if report.cancelled => PrewarmState::Cancelled,
-            Ok(_) => PrewarmState::Done,
-            Err(_) => PrewarmState::Failed,
+            Ok(Ok(report)) if report.cancelled => PrewarmState::Cancelled,
+            Ok(Ok(_)) => PrewarmState::Done,
+            Ok(Err(_)) | Err(_) => PrewarmState::Failed,
         };
-        let report = result?;
+        let report = result.unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok(PrewarmSummary {
             touches: report.touches,
             injected_bytes: report.injected_bytes,
@@ -166,6 +168,11 @@ mod tests {
         assert_eq!(prewarming.state(), PrewarmState::Done);
         assert_eq!(prewarming.run(|_| Err("full")), Err("full"));
         assert_eq!(prewarming.state(), PrewarmState::Failed);
+        prewarming.run(told).unwrap();
+        let panics = || prewarming.run::<()>(|_| panic!("part of the test"));
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        assert_eq!(prewarming.state(), PrewarmState::Failed);
+        prewarming.run(told).unwrap();
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::admin::{Feed, FeedStatus};
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
 use chunks::Stay;
+use host::caught::caught_or;
 use mirror::{Mirror, WholeImage};
 use oci::{CONFIG_MAX, ImageConfig, LayerBlob, Manifest};
 use parking_lot::{Condvar, Mutex};
@@ -197,7 +198,8 @@ impl Shared {
             // Before the work begins: if it ends this process, the next one knows of it.
             let begun = self.notes.write_tried(&tried);
             let begun = begun.context("recording the attempt");
-            let taken = begun.and_then(|()| self.take(&image));
+            // An image that makes this panic is one that fails: it is set aside, and the next has its turn.
+            let taken = begun.and_then(|()| caught_or(|| self.take(&image)));
             if self.stop.load(SeqCst) && taken.is_err() {
                 // The next process takes it up, and this attempt was none.
                 let tried = self.state.lock().was_none(&image);

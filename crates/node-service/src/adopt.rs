@@ -210,7 +210,8 @@ impl Owner {
 
     /// Has many mounts served that were served before, a few at a time.
     pub(crate) fn serve_all(&self, mounts: Vec<Arc<Owned>>) {
-        few_at_a_time(AT_A_TIME, mounts, |mount| self.serve_again(&mount));
+        let name = |mount: &Arc<Owned>| mount.id.clone();
+        few_at_a_time(AT_A_TIME, mounts, name, |mount| self.serve_again(&mount));
     }
 
     /// Ends a mount that cannot be served: its users get errors instead of waiting forever, and the

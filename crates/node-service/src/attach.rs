@@ -177,7 +177,8 @@ impl Owner {
             spec.kind == DeviceKind::File || self.devices.get(&spec.name).is_none()
         };
         let missing = missing.filter(is_missing);
-        few_at_a_time(AT_A_TIME, missing.collect(), |spec| {
+        let name = |spec: &DeviceSpec| spec.name.clone();
+        few_at_a_time(AT_A_TIME, missing.collect(), name, |spec| {
             self.restore_device(&spec);
         });
         self.devices.missing_views().is_empty()

@@ -49,7 +49,8 @@ impl Owner {
 
     /// Has devices served that were served before, a few at a time, however often that must be tried.
     pub(crate) fn serve_devices(&self, devices: Vec<Arc<Device>>) {
-        few_at_a_time(AT_A_TIME, devices, |device| {
+        let name = |device: &Arc<Device>| device.spec.name.clone();
+        few_at_a_time(AT_A_TIME, devices, name, |device| {
             self.serve_device_again(&device);
         });
     }

@@ -4,10 +4,11 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use parking_lot::Mutex;
 
+use super::few::few_at_a_time;
 use super::owner::Owner;
 use super::place;
+use host::caught::caught;
 use node_api::control::NodeError;
 use node_api::spec::MountSpec;
 
@@ -37,29 +38,25 @@ impl Owner {
     }
 
     fn restore_these(&self, desired_mounts: Vec<(String, MountSpec)>) {
-        let waiting = Mutex::new(desired_mounts.into_iter());
-        let next = || waiting.lock().next();
-        std::thread::scope(|scope| {
-            for _ in 0..AT_A_TIME {
-                scope.spawn(|| {
-                    while let Some((id, spec)) = next() {
-                        self.restore_one(&id, spec);
-                    }
-                });
-            }
+        let name = |(id, _): &(String, MountSpec)| id.clone();
+        few_at_a_time(AT_A_TIME, desired_mounts, name, |(id, spec)| {
+            self.restore_one(&id, spec);
         });
     }
 
     fn restore_one(&self, id: &str, spec: MountSpec) {
         let known = self.unrestored.has(id);
-        let made = place::check(&spec).and_then(|place| {
+        let make = || {
+            let place = place::check(&spec)?;
             let lock = self.mount_locks.take(&place)?;
             // It may have been unmounted by name since.
             if !self.records.is_desired(id) {
                 return Ok(());
             }
             self.make_in_turn(&place, &spec, &lock).map(drop)
-        });
+        };
+        // What panics is tried again as what fails is.
+        let made = caught(make).unwrap_or_else(|panicked| Err(NodeError::Failed(panicked.into())));
         if let Err(error) = made {
             let why = match error {
                 NodeError::Failed(error) => format!("{error:#}"),

@@ -11,7 +11,6 @@ mod tests;
 
 use node_records::hello::HelloBytes;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -28,6 +27,7 @@ use node_api::image::KeptPlan;
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
+use rawio::unix_socket;
 
 /// What a worker writes to its standard output, once, when it listens.
 pub(crate) const READY: &str = "ready";
@@ -239,7 +239,7 @@ pub(crate) fn ask(
 ) -> anyhow::Result<(WorkerResponse, Vec<OwnedFd>)> {
     let deadline = Instant::now() + patience;
     let asked = || {
-        let stream = UnixStream::connect(socket).context("connecting")?;
+        let stream = unix_socket::connect_within(socket, patience).context("connecting")?;
         if peer_pid(&stream) != Some(pid) {
             bail!("the process that listens there is not the worker {pid}");
         }

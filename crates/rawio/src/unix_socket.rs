@@ -1,13 +1,59 @@
-//! The file of a unix socket: whether a process serves it, and removing one that nobody does.
+//! The file of a unix socket: connecting to it with a deadline, whether a process serves it, and removing one
+//! that nobody does.
 
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+
+/// Connects to the socket at `path`. A process that does not accept connections has a queue for them; once that is
+/// full, connect(2) waits, and without `patience` it would wait for ever.
+///
+/// The stream that is returned has no deadlines for reading and writing.
+///
+/// # Errors
+/// As connect(2); `TimedOut` if the queue stays full.
+pub fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let deadline = Instant::now() + patience;
+    let address = UnixAddr::new(path)?;
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let client = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    loop {
+        // connect(2) of a unix socket waits as long as a send may take. Zero would mean without end.
+        let left = deadline.saturating_duration_since(Instant::now());
+        let micros = i64::try_from(left.as_micros()).unwrap_or(i64::MAX).max(1);
+        setsockopt(
+            &client,
+            sockopt::SendTimeout,
+            &TimeVal::microseconds(micros),
+        )?;
+        match connect(client.as_raw_fd(), &address) {
+            Ok(()) => break,
+            Err(Errno::EINTR) if Instant::now() < deadline => {}
+            Err(Errno::EINTR | Errno::EAGAIN) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!(
+                        "the process that serves this socket accepted no connection within {patience:?}"
+                    ),
+                ));
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let stream = UnixStream::from(client);
+    stream.set_write_timeout(None)?;
+    Ok(stream)
+}
 
 /// Returns whether a process serves the socket at `path`. It never waits: one that has more clients waiting than
 /// it accepts is served, too.
@@ -55,7 +101,8 @@ pub fn remove_dead(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::{UnixDatagram, UnixListener};
 
     use super::*;
 
@@ -81,17 +128,42 @@ mod tests {
         assert!(!path.exists());
     }
 
+    /// Listens at a path with room for one connection that waits, and accepts none.
+    fn busy_at(path: &Path) -> OwnedFd {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let busy = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        let address = UnixAddr::new(path).unwrap();
+        nix::sys::socket::bind(busy.as_raw_fd(), &address).unwrap();
+        let backlog = nix::sys::socket::Backlog::new(0).unwrap();
+        nix::sys::socket::listen(&busy, backlog).unwrap();
+        busy
+    }
+
+    #[test]
+    fn connecting_to_one_that_accepts_nothing_has_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let connect = |patience| connect_within(&path, patience);
+        let missing = connect(Duration::from_secs(60)).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let busy = busy_at(&path);
+        let waiting = connect(Duration::from_secs(60)).unwrap();
+        assert_eq!(waiting.write_timeout().unwrap(), None);
+        for patience in [Duration::ZERO, Duration::from_millis(20)] {
+            let late = connect(patience).unwrap_err();
+            assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        }
+        drop(busy);
+        let refused = connect(Duration::from_secs(60)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
     /// A busy daemon must not lose its socket to another one.
     #[test]
     fn a_socket_whose_queue_is_full_is_served() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let address = UnixAddr::new(&path).unwrap();
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let busy = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
-        nix::sys::socket::bind(busy.as_raw_fd(), &address).unwrap();
-        let backlog = nix::sys::socket::Backlog::new(0).unwrap();
-        nix::sys::socket::listen(&busy, backlog).unwrap();
+        let _busy = busy_at(&path);
         let _waiting = UnixStream::connect(&path).unwrap();
         assert!(is_served(&path).unwrap());
         assert_eq!(kind(remove_dead(&path)), io::ErrorKind::AddrInUse);

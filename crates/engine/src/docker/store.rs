@@ -1,9 +1,10 @@
 //! The containerd that stores a Docker's images, if Docker itself does not.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
 
 use super::Docker;
 use super::parse::{DockerInfo, Storage};
@@ -14,6 +15,8 @@ use crate::error::EngineError;
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 /// What a daemon says of itself has some kilobytes.
 const INFO_MAX: u64 = 4 << 20;
+/// How long a daemon may take to say it, from the connection to the last byte.
+const INFO_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where a Docker's images are, if they are in a containerd.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +66,8 @@ impl Docker {
         }
         // A client of before 25 drops what it does not know.
         let doing = "asking Docker for its containerd";
-        let found = self.socket().map(|socket| info_at(doing, &socket));
+        let socket = self.socket();
+        let found = socket.map(|socket| info_at(doing, &socket, INFO_PATIENCE));
         match found.transpose()?.and_then(|info| info.containerd) {
             Some(found) => Ok(Some(store(found))),
             None => Err(EngineError::Failed {
@@ -105,23 +109,35 @@ impl Docker {
     }
 }
 
-/// Asks a daemon about itself at its socket, in the newest words that it has.
-fn info_at(doing: &str, socket: &Path) -> Result<DockerInfo, EngineError> {
+/// Asks a daemon about itself at its socket, in the newest words that it has. All of it takes `patience` at most: a
+/// daemon that sends a byte now and then is not waited for without end.
+fn info_at(doing: &str, socket: &Path, patience: Duration) -> Result<DockerInfo, EngineError> {
+    let at = || format!("{doing} at {}", socket.display());
     let failed = |error: std::io::Error| EngineError::Failed {
-        doing: format!("{doing} at {}", socket.display()),
+        doing: at(),
         said: error.to_string(),
     };
-    let ask = || {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        stream.set_write_timeout(Some(Duration::from_secs(30)))?;
+    let ask = async {
+        let mut stream = UnixStream::connect(socket).await?;
         // The old version of HTTP: the response is one piece, and ends with the connection.
-        stream.write_all(b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n")?;
+        stream
+            .write_all(b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n")
+            .await?;
         let mut answer = Vec::new();
-        stream.take(INFO_MAX).read_to_end(&mut answer)?;
+        stream.take(INFO_MAX).read_to_end(&mut answer).await?;
         Ok(answer)
     };
-    let answer = ask().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    let asked = runtime.block_on(async { tokio::time::timeout(patience, ask).await });
+    let answer = asked
+        .map_err(|_| EngineError::TimedOut {
+            doing: at(),
+            after: patience,
+        })?
+        .map_err(failed)?;
     DockerInfo::parse(doing, body(doing, &answer)?)
 }
 
@@ -142,6 +158,31 @@ fn body<'a>(doing: &str, answer: &'a [u8]) -> Result<&'a [u8], EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_that_answers_without_end_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("docker.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // It sends a byte now and then, for as long as somebody reads: no single read takes long.
+        let daemon = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            while std::io::Write::write_all(&mut client, b"H").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            tell.send(info_at("asking", &path, Duration::from_millis(50)).map(drop))
+        });
+        let asked = told.recv_timeout(Duration::from_secs(30));
+        let asked = asked.expect("it waits without end");
+        assert!(
+            matches!(asked, Err(EngineError::TimedOut { .. })),
+            "{asked:?}"
+        );
+        daemon.join().unwrap();
+    }
 
     #[test]
     fn only_the_body_of_a_success_is_read() {

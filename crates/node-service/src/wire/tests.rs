@@ -1,8 +1,12 @@
 //! What travels, and what must not.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::net::UnixStream;
 
 use host::framed::{DESCRIPTORS_MAX, HEADER, PROTOCOL};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
 use node_records::hello::HelloBytes;
 
 use serde::de::DeserializeOwned;
@@ -25,6 +29,34 @@ fn adoption() -> Adoption {
             answer: Vec::new(),
         },
     }
+}
+
+#[test]
+fn a_worker_that_accepts_no_connection_is_not_waited_for_without_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("worker.sock");
+    // There is room for one connection that is not accepted.
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let busy = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+    bind(busy.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    listen(&busy, Backlog::new(0).unwrap()).unwrap();
+    let _waiting = UnixStream::connect(&path).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let worker = (std::process::id(), &*path);
+        let patience = Duration::from_millis(20);
+        tell.send(ask(
+            worker,
+            &WorkerRequest::Detach {
+                name: String::new(),
+            },
+            &[],
+            patience,
+        ))
+    });
+    let asked = told.recv_timeout(PATIENCE).expect("it waits without end");
+    let error = format!("{:#}", asked.unwrap_err());
+    assert!(error.contains("accepted no connection"), "{error}");
 }
 
 #[test]

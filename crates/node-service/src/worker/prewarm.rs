@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 
 use anyhow::Context as _;
+use host::caught::{caught, caught_or};
 use parking_lot::Mutex;
 
 use super::served::Served;
@@ -27,7 +28,7 @@ impl Queue {
             let receiver = Arc::clone(&receiver);
             std::thread::Builder::new()
                 .name("prewarm".to_owned())
-                .spawn(move || work(&receiver))
+                .spawn(move || work(&receiver, prewarm))
                 .context("starting a thread that prewarms")?;
         }
         Ok(Self(sender))
@@ -39,15 +40,43 @@ impl Queue {
     }
 }
 
-fn work(waiting: &Mutex<Receiver<Weak<Served>>>) {
+fn prewarm(served: &Served) {
+    let id = served.id();
+    if let Err(error) = caught_or(|| served.prewarm_first().map(drop)) {
+        log::warn!("{id}: {error:#}; reads are answered one by one");
+    }
+}
+
+/// Prewarms what comes, until nothing can come any more. A panic over one mount keeps no other from its turn.
+fn work<T>(waiting: &Mutex<Receiver<Weak<T>>>, prewarm: impl Fn(&T)) {
     loop {
         let next = waiting.lock().recv();
         let Ok(served) = next else { return };
-        let Some(served) = served.upgrade() else {
-            continue;
-        };
-        if let Err(error) = served.prewarm_first() {
-            log::warn!("{}: {error:#}; reads are answered one by one", served.id());
+        // The last one that holds a mount ends it: that is part of it.
+        let one = || served.upgrade().iter().for_each(|served| prewarm(served));
+        if let Err(panicked) = caught(one) {
+            log::error!("prewarming a mount, or ending it after that: {panicked}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_over_one_mount_keeps_no_other_from_its_turn() {
+        let (sender, receiver) = channel();
+        let mounts = [0, 1, 2].map(Arc::new);
+        for mount in &mounts {
+            sender.send(Arc::downgrade(mount)).unwrap();
+        }
+        drop(sender);
+        let prewarmed = Mutex::new(Vec::new());
+        work(&Mutex::new(receiver), |mount| {
+            assert_ne!(*mount, 1, "part of the test");
+            prewarmed.lock().push(*mount);
+        });
+        assert_eq!(prewarmed.into_inner(), [0, 2]);
     }
 }

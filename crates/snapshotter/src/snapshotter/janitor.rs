@@ -4,10 +4,11 @@
 //! held: so the response is sent once the record is gone, and the directory is deleted later.
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use super::State;
@@ -33,13 +34,7 @@ impl Janitor {
         let state = Arc::clone(state);
         let thread = std::thread::Builder::new()
             .name("janitor".to_owned())
-            .spawn(move || {
-                while woken.recv().is_ok() {
-                    if let Err(error) = state.sweep() {
-                        log::warn!("cannot delete directories of removed snapshots yet: {error}");
-                    }
-                }
-            })
+            .spawn(move || work(&woken, || state.sweep()))
             .map_err(|source| SnapshotError::Io {
                 doing: "start the thread that deletes below",
                 path: PathBuf::from("snapshots"),
@@ -63,8 +58,25 @@ impl Drop for Janitor {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // It does not panic, and if it did there would be nothing left to do.
+            // A sweep that panics does not end it.
             let _ended = thread.join();
+        }
+    }
+}
+
+/// Sweeps whenever it is woken, until nobody can wake it any more.
+fn work(woken: &Receiver<()>, sweep: impl Fn() -> Result<()>) {
+    while woken.recv().is_ok() {
+        // After a panic its locks are let go, and the next sweep begins from what is on the disk.
+        match catch_unwind(AssertUnwindSafe(&sweep)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                log::warn!("cannot delete directories of removed snapshots yet: {error}");
+            }
+            Err(_) => log::error!(
+                "deleting directories of removed snapshots panicked, which is a bug: trying again \
+                 after the next removal"
+            ),
         }
     }
 }
@@ -198,4 +210,26 @@ fn delete(dirs: &Directories, ids: &[SnapshotId]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn a_sweep_that_panics_is_followed_by_the_next() {
+        let (wake, woken) = sync_channel(2);
+        for _ in 0..2 {
+            wake.send(()).unwrap();
+        }
+        drop(wake);
+        let begun = AtomicU32::new(0);
+        work(&woken, || {
+            assert_ne!(begun.fetch_add(1, Relaxed), 0, "part of the test");
+            Ok(())
+        });
+        assert_eq!(begun.into_inner(), 2);
+    }
 }

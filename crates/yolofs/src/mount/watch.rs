@@ -22,6 +22,11 @@ use crate::visible::{MountIds, MountTable, Table};
 /// The table is read no more often than this: who mounts many layers makes an event for each.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// How long the watcher waits before it tries again what failed, most likely for want of memory.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often it says so while that fails again and again.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+
 /// The watcher of this process, as long as there is a mount to watch.
 static RUNNING: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
 
@@ -123,9 +128,10 @@ impl Watcher {
         let thread = std::thread::Builder::new()
             .name("yolofs-watch".to_owned())
             .spawn(move || {
-                if let Err(error) = watch(&worker.0, table, &worker.1, &worker.2) {
-                    log::error!("cannot watch the mount table: {error}");
-                }
+                let mut table = table;
+                keep_watching(&worker.2, AGAIN, || {
+                    watch(&worker.0, &mut table, &worker.1, &worker.2)
+                });
             })?;
         Ok(Self {
             watched,
@@ -149,7 +155,28 @@ impl Drop for Watcher {
     }
 }
 
-fn watch(watched: &Watched, mut table: Table, look: &EventFd, stop: &EventFd) -> io::Result<()> {
+/// Watches until it is told to stop. What fails is tried again after a pause: if the watcher ended, mounts that are
+/// gone would be held for ever, and nobody would know.
+fn keep_watching(stop: &EventFd, pause: Duration, mut watch: impl FnMut() -> io::Result<()>) {
+    let mut said: Option<Instant> = None;
+    while let Err(error) = watch() {
+        if said.is_none_or(|said| said.elapsed() >= SAID_AGAIN) {
+            log::error!("cannot watch the mount table: {error}; trying again");
+            said = Some(Instant::now());
+        }
+        let stopped = stopped_within(stop, pause).unwrap_or_else(|_| {
+            // What fails may be the waiting.
+            std::thread::sleep(pause);
+            stop.read().is_ok()
+        });
+        if stopped {
+            return;
+        }
+    }
+}
+
+/// Watches until it is told to stop, or something fails.
+fn watch(watched: &Watched, table: &mut Table, look: &EventFd, stop: &EventFd) -> io::Result<()> {
     loop {
         let read_at = Instant::now();
         let before = watched.next();
@@ -217,6 +244,26 @@ mod tests {
         assert_eq!(gone.len(), 1);
         assert!(Arc::ptr_eq(&gone[0], &states[1]));
         assert!(watched.take_gone(watched.next(), &listed).is_empty());
+    }
+
+    #[test]
+    fn a_failure_does_not_end_the_watch() {
+        let stop = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+        let mut failures = [Errno::ENOMEM, Errno::EINTR].into_iter();
+        let mut watched = 0;
+        keep_watching(&stop, Duration::ZERO, || {
+            watched += 1;
+            failures.next().map_or(Ok(()), |errno| Err(errno.into()))
+        });
+        assert_eq!(watched, 3);
+        // It is to stop while it fails.
+        stop.write(1).unwrap();
+        let mut watched = 0;
+        keep_watching(&stop, Duration::from_secs(600), || {
+            watched += 1;
+            Err(Errno::ENOMEM.into())
+        });
+        assert_eq!(watched, 1);
     }
 
     #[test]

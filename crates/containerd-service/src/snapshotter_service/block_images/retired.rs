@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use blockimages::CONFIG_NAME;
+use host::caught::caught_or;
 use node_api::client::CallError;
 use parking_lot::{Condvar, Mutex};
 use snapshotter::SnapshotId;
@@ -103,7 +104,7 @@ impl Retired {
             };
             let mut failed = false;
             for id in ids {
-                match self.end(id) {
+                match caught_or(|| self.end(id)) {
                     Ok(()) => {
                         self.waiting.lock().ids.remove(&id);
                     }

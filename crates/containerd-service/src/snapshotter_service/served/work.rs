@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use host::caught::caught;
 use snapshotter::SnapshotId;
 
 use super::{Job, LATER, ServingState, Shared};
@@ -29,19 +30,28 @@ impl Shared {
             }
             drop(now);
             let Some(job) = job else {
-                self.refresh();
+                if let Err(panicked) = caught(|| self.refresh()) {
+                    log::error!("looking for images that are new in the store: {panicked}");
+                }
                 continue;
             };
-            match job {
-                Job::Attach(id) => self.attach(id),
-                Job::Detach(id) => {
-                    self.detach(id);
-                }
-                Job::Reattach(id) => self.reattach(id),
-                Job::Warm(id) => self.server.warm_again(&self.place(id)),
+            let id = job.layer();
+            if let Err(panicked) = caught(|| self.handle(job)) {
+                log::error!("snapshot {id}: {panicked}");
             }
-            self.now.lock().at_work.remove(&job.layer());
+            self.now.lock().at_work.remove(&id);
             self.changed.notify_all();
+        }
+    }
+
+    fn handle(&self, job: Job) {
+        match job {
+            Job::Attach(id) => self.attach(id),
+            Job::Detach(id) => {
+                self.detach(id);
+            }
+            Job::Reattach(id) => self.reattach(id),
+            Job::Warm(id) => self.server.warm_again(&self.place(id)),
         }
     }
 
@@ -62,7 +72,13 @@ impl Shared {
         };
         let mut failed = None;
         let began = Instant::now();
-        let state = match place.map_or(Ok(Attach::Unknown), |place| self.mount(&place)) {
+        // One that panics has failed: others would wait for one that is coming.
+        let mounted = place.map_or(Ok(Attach::Unknown), |place| {
+            caught(|| self.mount(&place)).unwrap_or_else(|panicked| {
+                Err(panicked).with_context(|| format!("mounting layer {}", place.layer.short()))
+            })
+        });
+        let state = match mounted {
             Ok(Attach::Attached) => {
                 self.now.lock().attach_time.note(began.elapsed());
                 ServingState::Served
