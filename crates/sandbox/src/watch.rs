@@ -157,6 +157,16 @@ impl Shared {
         }
     }
 
+    /// Reaps what packages in Zygotes have left to us.
+    pub(crate) fn reap_strays(&self) {
+        let zygotes = &self.zygotes;
+        zygotes.strays.reap(&zygotes.users, || {
+            let mut known = self.pids();
+            known.extend(zygotes.pids());
+            known
+        });
+    }
+
     fn reap_strays_later(self: &Arc<Self>) {
         let shared = Arc::clone(self);
         self.closer.run(move || shared.reap_strays());

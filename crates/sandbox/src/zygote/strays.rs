@@ -4,7 +4,7 @@
 //! zombie, with a number that no other process gets, until we reap it. Those that nobody here waits for are found by their
 //! user namespace: it is that of a Zygote.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -13,7 +13,6 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::process;
-use crate::watch::Shared;
 
 /// Starts by Zygotes after which strays are looked for. A look reads the list of all children.
 const STARTS: u64 = 16;
@@ -49,6 +48,33 @@ impl Strays {
         self.due.store(true, SeqCst);
     }
 
+    /// Reaps children of ours that a Zygote with these users has made and that nobody waits for, which are those that `known`
+    /// does not name. It is due again if some have not ended, or a start is underway: then nothing is done.
+    pub(crate) fn reap(&self, users: &Range<u32>, known: impl FnOnce() -> HashSet<u32>) {
+        self.due.store(false, SeqCst);
+        let found = self.while_quiet(|| {
+            // Before the others: one that is known now may be reaped, and its number be another's, by then.
+            let known = known();
+            let mut children = children(users);
+            children.retain(|pid| !known.contains(pid));
+            children
+        });
+        let Some(found) = found else {
+            self.expect();
+            return;
+        };
+        for pid in found {
+            if !process::has_ended(pid) {
+                self.expect();
+                continue;
+            }
+            // It keeps its number until we reap it, and nobody else does.
+            let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+            let reaped = waitpid(Pid::from_raw(pid.cast_signed()), Some(flags));
+            log::debug!("a package in a Zygote has left the process {pid}: {reaped:?}");
+        }
+    }
+
     /// Runs `find` and returns what it has found, unless a start was underway at any time of that.
     fn while_quiet<T>(&self, find: impl FnOnce() -> T) -> Option<T> {
         let begun = self.begun.load(SeqCst);
@@ -63,37 +89,6 @@ impl Strays {
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
         self.0.done.fetch_add(1, SeqCst);
-    }
-}
-
-impl Shared {
-    /// Reaps children of ours that a Zygote has made and that nobody waits for. It is due again if some have not ended,
-    /// or a start is underway: then nothing is done.
-    pub(crate) fn reap_strays(&self) {
-        let strays = &self.zygotes.strays;
-        strays.due.store(false, SeqCst);
-        let found = strays.while_quiet(|| {
-            // Before the others: one that is known now may be reaped, and its number be another's, by then.
-            let mut known = self.pids();
-            known.extend(self.zygotes.pids());
-            let mut children = children(&self.zygotes.users);
-            children.retain(|pid| !known.contains(pid));
-            children
-        });
-        let Some(found) = found else {
-            strays.expect();
-            return;
-        };
-        for pid in found {
-            if !process::has_ended(pid) {
-                strays.expect();
-                continue;
-            }
-            // It keeps its number until we reap it, and nobody else does.
-            let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
-            let reaped = waitpid(Pid::from_raw(pid.cast_signed()), Some(flags));
-            log::debug!("a package in a Zygote has left the process {pid}: {reaped:?}");
-        }
     }
 }
 
