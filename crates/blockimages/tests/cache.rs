@@ -191,7 +191,11 @@ fn a_cache_keeps_to_its_limit_while_it_is_read_by_many() {
     );
     let data = lab.data();
     let blocks = fs::metadata(&data).unwrap().blocks() * 512;
-    assert!(blocks <= 16 * CHUNK, "{blocks} bytes are on the disk");
+    // One block of the file system's own lists where the others are.
+    assert!(
+        blocks <= 16 * CHUNK + 4096,
+        "{blocks} bytes are on the disk"
+    );
     // A blob that nobody has open makes room for one that somebody has.
     drop(blob);
     let mut other = Lab::new(16 * 4096);

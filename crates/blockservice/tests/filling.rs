@@ -62,7 +62,7 @@ impl Machine {
 fn a_fill_takes_few_requests_and_each_chunk_once() {
     let machine = Machine::start(Limits::default());
     machine.with(|source| {
-        // A quarter of the window at a time: 32 chunks.
+        // Three eighths of what may be on its way at a time.
         let filled = source.fill(&AtomicBool::new(false));
         let all = Filled {
             present: 2,
@@ -74,7 +74,7 @@ fn a_fill_takes_few_requests_and_each_chunk_once() {
         assert_eq!(counts.duplicate_bytes, 0, "{counts:?}");
     });
     assert_eq!(machine.local.stats().chunks, ALL);
-    assert!(machine.line.sent(READ) <= 3, "{}", machine.line.sent(READ));
+    assert!(machine.line.sent(READ) <= 4, "{}", machine.line.sent(READ));
 }
 
 #[test]

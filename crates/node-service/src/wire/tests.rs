@@ -45,14 +45,9 @@ fn a_worker_that_accepts_no_connection_is_not_waited_for_without_end() {
     std::thread::spawn(move || {
         let worker = (std::process::id(), &*path);
         let patience = Duration::from_millis(20);
-        tell.send(ask(
-            worker,
-            &WorkerRequest::Detach {
-                name: String::new(),
-            },
-            &[],
-            patience,
-        ))
+        let name = String::new();
+        let asked = ask(worker, &WorkerRequest::Detach { name }, &[], patience);
+        let _heard = tell.send(asked);
     });
     let asked = told.recv_timeout(PATIENCE).expect("it waits without end");
     let error = format!("{:#}", asked.unwrap_err());

@@ -36,7 +36,7 @@ impl Shared {
                 continue;
             };
             let id = job.layer();
-            if let Err(panicked) = caught(|| self.handle(job)) {
+            if let Err(panicked) = caught(|| self.handle(&job)) {
                 log::error!("snapshot {id}: {panicked}");
             }
             self.now.lock().at_work.remove(&id);
@@ -44,8 +44,8 @@ impl Shared {
         }
     }
 
-    fn handle(&self, job: Job) {
-        match job {
+    fn handle(&self, job: &Job) {
+        match *job {
             Job::Attach(id) => self.attach(id),
             Job::Detach(id) => {
                 self.detach(id);
