@@ -35,7 +35,7 @@ fn served() -> Served {
 fn served_to(admission: Admission) -> Served {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("node.sock");
-    std::fs::write(&socket, "left behind").unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap()); // left behind
     let listener = listen(&socket).unwrap();
     let context = ApiContext::new(Arc::new(MemoryNode::default()), admission);
     Served {
