@@ -216,7 +216,7 @@ mod tests {
     fn a_connection_beyond_the_bound_waits_for_another_to_end() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("api.sock");
-        fs::write(&socket, "left behind").unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap()); // left behind
         let (api, ended) = echo(&socket, 1);
         let mode = fs::metadata(&socket).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, SOCKET_MODE);
