@@ -15,7 +15,7 @@ need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs l
     qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils nbdinfo=libnbd-bin cpio=cpio \
     xz=xz-utils busybox=busybox-static strip=binutils \
     dockerd=docker.io containerd=containerd runc=runc crun=crun skopeo=skopeo umoci=umoci docker-registry=docker-registry \
-    jq=jq chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin
+    jq=jq chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin apparmor_parser=apparmor
 # Today's engines take some ten minutes on two cores, once; they are built beside what follows.
 mkdir -p .cache
 { scripts/engines.sh && scripts/runc.sh; } >.cache/engines.log 2>&1 &
