@@ -435,7 +435,7 @@ fn privileged_tracefs_need_not_be_mounted() {
     let mut record = desk.pin(&["record", "--json", "--name", "lib", "--under"]);
     record
         .arg(desk.lab.path("usr"))
-        .args(["--", "head", "-c1"])
+        .args(["--", "sh", "-c", "head -c1 \"$0\" >/dev/null"])
         .arg(&lib);
     let script = "umount -l /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null; \"$@\"";
     let mut command = Command::new("unshare");
