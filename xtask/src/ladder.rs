@@ -47,7 +47,7 @@ const LADDER: &[Rung] = &[
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
     rung("confine", &[]),
-    rung("nri", &[]),
+    rung("nri", &["rawio"]),
     // L2: the file system knows the seams, not who implements them; the servers, what they serve.
     rung("yolofs", &["blocks", "rawio", "testkit"]),
     rung(
@@ -59,6 +59,7 @@ const LADDER: &[Rung] = &[
             "fetch",
             "link-emulator",
             "serving",
+            "testkit",
         ],
     ),
     rung(
@@ -170,7 +171,7 @@ const LADDER: &[Rung] = &[
             "yolofs",
         ],
     ),
-    rung("diagnosis", &["host", "node-api"]),
+    rung("diagnosis", &["host", "node-api", "rawio"]),
     // L4: services.
     rung(
         "node-service",

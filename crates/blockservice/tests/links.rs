@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use blocks::testing::{MemSource, Node, tree};
 use blocks::{BlockSource as _, FileId, Tree};
-use blockservice::client::{Ask, Client, ClientConfig, NicSource, Patience, Wanted};
+use blockservice::client::{Ask, Client, NicSource, Wanted};
 use blockservice::identity::Access;
 use blockservice::service::Limits;
 use blockservice::wire::{HEAD_BYTES, Head};
@@ -22,8 +22,7 @@ use chunks::links::Links;
 use link_emulator::{Link, Shape};
 use rig::raw::Raw;
 use rig::streams::{Large, NONE, start};
-use rig::{Rig, connected, content, until};
-use serving::transport::Address;
+use rig::{Rig, content, patient_client, until};
 
 const LONG: Duration = Duration::from_secs(60);
 const ROUND_TRIP: Duration = Duration::from_millis(20);
@@ -35,27 +34,8 @@ const LINKS: u8 = 32;
 /// An ELF file of one chunk that is linked with this library.
 fn program(library: &str, seed: u64) -> Vec<u8> {
     let mut bytes = content(seed, CHUNK_BYTES);
-    bytes[..2048].fill(0);
-    let mut put = |at: usize, value: u64, width: usize| {
-        bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
-    };
-    put(0, 0x0001_0102_464c_457f, 8);
-    put(32, 64, 8);
-    put(54, 56, 2);
-    put(56, 2, 2);
-    for (at, kind, offset, size) in [(64, 1, 0, CHUNK_BYTES), (120, 2, 1024, 64)] {
-        put(at, kind, 4);
-        put(at + 8, offset, 8);
-        put(at + 16, offset, 8);
-        put(at + 32, size, 8);
-    }
-    // A library, the directory it lies in, and the names of both.
-    for (at, value) in [1, 1, 29, 100, 5, 512].into_iter().enumerate() {
-        put(1024 + at * 8, value, 8);
-    }
-    bytes[513..513 + library.len()].copy_from_slice(library.as_bytes());
     let directory = format!("/{library}.d");
-    bytes[612..612 + directory.len()].copy_from_slice(directory.as_bytes());
+    testkit::elf::write_program(&mut bytes, 1024, library, Some(&directory));
     bytes
 }
 
@@ -103,26 +83,6 @@ fn chain(rig: &Rig) -> Chain {
     }
 }
 
-fn client_of(address: String) -> Client {
-    let config = ClientConfig {
-        address: Address::Tcp(address),
-        others: Vec::new(),
-        name: b"vm".to_vec(),
-        key: None,
-        tls: None,
-        patience: Patience {
-            give_up: LONG,
-            // A busy machine is late: what is requested twice then says nothing.
-            hedge: LONG,
-            transfer: LONG,
-            ..Patience::default()
-        },
-    };
-    let client = Client::start(config).unwrap();
-    connected(&client);
-    client
-}
-
 impl Chain {
     /// Starts the program, and returns how many chunks were waited for.
     fn start(&self, rig: &Rig, client: &Client) -> u64 {
@@ -159,7 +119,7 @@ fn what_a_program_is_linked_with_comes_in_one_round_trip() {
     // It is added while the service runs: it reads the links without being asked.
     rig.catalog.add(b"far", &chain.index).unwrap();
     until("the links are read", || rig.metric("links_bytes") > 0);
-    let with = chain.start(&rig, &client_of(address.to_string()));
+    let with = chain.start(&rig, &patient_client(address.to_string()));
     assert_eq!(with, 1, "the program, and nothing that it is linked with");
 }
 
@@ -256,7 +216,7 @@ fn links_that_are_wrong_cost_their_gain_only() {
     let any = "127.0.0.1:0".parse().unwrap();
     let address = link.carry(&any, port.to_string().parse().unwrap()).unwrap();
     let lies = Arc::default();
-    let client = client_of(liar(address.to_string(), &lies));
+    let client = patient_client(liar(address.to_string(), &lies));
     let first = chain.start(&rig, &client);
     assert!(first > 1, "nobody knows what it is linked with");
     until("the links are read", || rig.metric("links_bytes") > 0);

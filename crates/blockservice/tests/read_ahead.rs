@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use blocks::testing::{MemSource, Node, tree};
 use blocks::{BlockSource as _, FileId, Tree};
-use blockservice::client::{Client, ClientConfig, NicSource, Patience};
+use blockservice::client::{Client, NicSource};
 use blockservice::identity::Access;
 use blockservice::service::Limits;
 use chunks::index::{CHUNK_BYTES, build};
 use link_emulator::{Link, Shape};
-use rig::{Rig, content};
-use serving::transport::Address;
+use rig::{Rig, content, patient_client};
 
 const LONG: Duration = Duration::from_secs(60);
 /// Names of files that may be executed begin with this.
@@ -64,22 +63,7 @@ fn far_of(all: &[(&str, Vec<u8>)]) -> Far {
     let mut link = Link::new(Shape::new(ROUND_TRIP, 1000));
     let any = "127.0.0.1:0".parse().unwrap();
     let address = link.carry(&any, port.to_string().parse().unwrap()).unwrap();
-    let client = Client::start(ClientConfig {
-        address: Address::Tcp(address.to_string()),
-        others: Vec::new(),
-        name: b"vm".to_vec(),
-        key: None,
-        tls: None,
-        patience: Patience {
-            give_up: LONG,
-            // A busy machine is late: what is requested twice then says nothing.
-            hedge: LONG,
-            transfer: LONG,
-            ..Patience::default()
-        },
-    });
-    let client = client.unwrap();
-    assert!(client.wait_until_connected(LONG));
+    let client = patient_client(address.to_string());
     let remote = client.open(b"far", None, |_| None).unwrap();
     Far {
         source: NicSource::new(remote, None, None, LONG),
@@ -172,27 +156,7 @@ fn a_large_file_that_is_read_at_random_comes_by_and_by() {
 /// A program: the name of a library that it is linked with, in an ELF file of so many bytes.
 fn program(library: &str, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    let mut put = |at: usize, value: u64, width: usize| {
-        bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
-    };
-    let (headers, strings, dynamic) = (64, 512, len as u64 - 4096);
-    put(0, 0x0001_0102_464c_457f, 8);
-    put(32, headers, 8);
-    put(54, 56, 2);
-    put(56, 2, 2);
-    // One segment for all of it, and the dynamic section near the end.
-    for (at, kind, offset, size) in [(64, 1, 0, len as u64), (120, 2, dynamic, 48)] {
-        put(at, kind, 4);
-        put(at + 8, offset, 8);
-        put(at + 16, offset, 8);
-        put(at + 32, size, 8);
-    }
-    let end = usize::try_from(dynamic).unwrap();
-    put(end, 1, 8);
-    put(end + 8, 1, 8);
-    put(end + 16, 5, 8);
-    put(end + 24, strings, 8);
-    bytes[513..513 + library.len()].copy_from_slice(library.as_bytes());
+    testkit::elf::write_program(&mut bytes, len - 4096, library, None);
     bytes
 }
 

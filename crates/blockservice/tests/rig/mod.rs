@@ -54,6 +54,27 @@ pub(crate) fn content(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
+/// Connects to a service of others' making. It requests nothing twice, since a busy machine is late.
+pub(crate) fn patient_client(address: String) -> Client {
+    const LONG: Duration = Duration::from_secs(60);
+    let config = ClientConfig {
+        address: Address::Tcp(address),
+        others: Vec::new(),
+        name: b"vm".to_vec(),
+        key: None,
+        tls: None,
+        patience: Patience {
+            give_up: LONG,
+            hedge: LONG,
+            transfer: LONG,
+            ..Patience::default()
+        },
+    };
+    let client = Client::start(config).unwrap();
+    connected(&client);
+    client
+}
+
 pub(crate) fn sample(label: &str, seed: u64, store: &dyn ChunkStore) -> Sample {
     let names: Vec<_> = (1..)
         .take(SIZES.len())

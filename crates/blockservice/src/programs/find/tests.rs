@@ -52,26 +52,7 @@ fn of(links: &Links, file: u32) -> Vec<u32> {
 /// An ELF file that is linked with this library, whose dynamic section lies in its last chunk.
 fn program(library: &str, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    let mut put = |at: usize, value: u64, width: usize| {
-        bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
-    };
-    let (headers, strings, dynamic) = (64, 512, len as u64 - 4096);
-    put(0, 0x0001_0102_464c_457f, 8);
-    put(32, headers, 8);
-    put(54, 56, 2);
-    put(56, 2, 2);
-    for (at, kind, offset, size) in [(64, 1, 0, len as u64), (120, 2, dynamic, 48)] {
-        put(at, kind, 4);
-        put(at + 8, offset, 8);
-        put(at + 16, offset, 8);
-        put(at + 32, size, 8);
-    }
-    let end = usize::try_from(dynamic).unwrap();
-    put(end, 1, 8);
-    put(end + 8, 1, 8);
-    put(end + 16, 5, 8);
-    put(end + 24, strings, 8);
-    bytes[513..513 + library.len()].copy_from_slice(library.as_bytes());
+    testkit::elf::write_program(&mut bytes, len - 4096, library, None);
     bytes
 }
 
