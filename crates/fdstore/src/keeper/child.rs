@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, getppid};
 use rawio::pidfd::PidFd;
@@ -50,9 +50,16 @@ enum Relation {
     Parent,
 }
 
+/// Ends a child that nobody has reaped: so the number is its own.
+fn end_unwatched(pid: u32) {
+    let pid = Pid::from_raw(pid.cast_signed());
+    let _ended = kill(pid, Signal::SIGKILL).and_then(|()| waitpid(pid, None));
+}
+
 impl Child {
+    /// Takes a process that this one has just started. It is ended if it cannot be watched: nobody would end it later.
     pub(super) fn started(pid: u32) -> io::Result<Self> {
-        Self::new(pid, Relation::Own)
+        Self::new(pid, Relation::Own).inspect_err(|_| end_unwatched(pid))
     }
 
     /// The process `pid` that has started this one, or `None` if it has ended since.
@@ -119,5 +126,20 @@ impl Child {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+    fn a_child_that_cannot_be_watched_is_ended() {
+        let mut sleep = std::process::Command::new("sleep");
+        let sleep = sleep.arg("1000").spawn().unwrap();
+        end_unwatched(sleep.id());
+        let pid = Pid::from_raw(sleep.id().cast_signed());
+        assert_eq!(waitpid(pid, None), Err(nix::errno::Errno::ECHILD));
     }
 }
