@@ -327,6 +327,7 @@ fn gc_collects_what_it_announced() {
         "lost",
         "segments_removed",
         "segments_repacked",
+        "segments_unread",
         "bytes_after",
     ] {
         assert_eq!(did[field], would[field], "{field}");

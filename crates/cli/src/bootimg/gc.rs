@@ -40,6 +40,8 @@ struct Collected {
     lost: Vec<String>,
     segments_removed: usize,
     segments_repacked: usize,
+    /// Segments that cannot be read now, and are kept.
+    segments_unread: usize,
     leftovers: usize,
     bytes_before: u64,
     bytes_after: u64,
@@ -91,6 +93,7 @@ impl Collected {
             lost: ids(&report.lost),
             segments_removed: report.segments.len(),
             segments_repacked: report.repacked.len(),
+            segments_unread: report.unread.len(),
             leftovers: report.leftovers,
             bytes_before: report.bytes_before,
             bytes_after: report.bytes_after,
@@ -111,7 +114,15 @@ fn text(collected: &Collected) -> String {
         let (id, dir) = (&image.id[..12], image.dir.display());
         format!("{id} is of {dir}, which is gone\n")
     });
+    let unread = match collected.segments_unread {
+        0 => String::new(),
+        n => format!(
+            "{} cannot be read now, and nothing is repacked as long as that is so; the log says which and why\n",
+            count(n as u64, "segment")
+        ),
+    };
     gone.collect::<String>()
+        + &unread
         + &format!(
             "{} to {}: {}, {} and {} {would}",
             Size(collected.bytes_before),
