@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use rawio::unix_socket::connect_within;
 
 use crate::error::NriError;
 use crate::frames::{Frames, PLUGIN, RUNTIME, frame};
@@ -18,7 +19,7 @@ use crate::ttrpc::{Kind, Message, Request, Response};
 
 /// How long the runtime may take to answer the registration.
 const REGISTERED: Duration = Duration::from_secs(10);
-/// How long it may take to take an answer: it waits for these, two seconds by default.
+/// How long it may take to take a connection or an answer: it waits for these, two seconds by default.
 const TAKEN: Duration = Duration::from_secs(2);
 /// Most requests that are kept until the registration is answered: there is one.
 const EARLY_MAX: usize = 16;
@@ -95,7 +96,7 @@ impl Session {
             socket: socket.to_owned(),
             source,
         };
-        let stream = UnixStream::connect(socket).map_err(connect)?;
+        let stream = connect_within(socket, TAKEN).map_err(connect)?;
         let timeouts = stream
             .set_read_timeout(Some(LOOK_EVERY))
             .and_then(|()| stream.set_write_timeout(Some(TAKEN)));

@@ -1,9 +1,10 @@
 //! The traps of containerd's configuration, each with its cure.
 
 use std::fs;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
+use rawio::unix_socket::connect_within;
 use toml::Value;
 
 use super::{CRI_IMAGES, CRI_OLD, Containerd, DROP_IN, at, table_at, takes_in, text_at};
@@ -11,6 +12,8 @@ use crate::finding::Finding;
 
 /// Where mirrors are configured.
 const MIRRORS: &str = "certs.d";
+/// How long a living snapshotter may take to have room for a connection.
+const ACCEPTED: Duration = Duration::from_secs(5);
 
 impl Containerd {
     /// Checks how it is configured, as far as yolofs is concerned.
@@ -127,7 +130,7 @@ impl Containerd {
     fn listens(&self, address: &str) -> Finding {
         const CHECK: &str = "containerd-snapshotter";
         let name = self.name();
-        match UnixStream::connect(address) {
+        match connect_within(Path::new(address), ACCEPTED) {
             Ok(_connected) => Finding::fine(
                 CHECK,
                 format!("{name}: the snapshotter answers at {address}"),

@@ -8,9 +8,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rawio::unix_socket::connect_within;
 
 /// How long one look for the banner of SSH may take. QEMU takes the connection before the guest does.
 const BANNER_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How long QEMU may take to have room for a connection, at one look.
+const ACCEPTED: Duration = Duration::from_millis(200);
 
 /// How often the guest agent is called; it answers the first call that it receives.
 const CALL_EVERY: Duration = Duration::from_millis(500);
@@ -94,7 +98,7 @@ impl Signs {
 impl Talk {
     /// Connects; `None` if no process listens yet.
     fn with(path: &PathBuf) -> Option<Self> {
-        let stream = UnixStream::connect(path).ok()?;
+        let stream = connect_within(path, ACCEPTED).ok()?;
         stream.set_nonblocking(true).ok()?;
         Some(Self {
             stream,
