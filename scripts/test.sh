@@ -14,7 +14,7 @@ say "free on this disk (some 8 GB are needed): $(df -h --output=avail . | tail -
 need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs losetup=mount fio=fio \
     qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils nbdinfo=libnbd-bin cpio=cpio \
     xz=xz-utils busybox=busybox-static strip=binutils \
-    dockerd=docker.io containerd=containerd runc=runc crun=crun skopeo=skopeo umoci=umoci docker-registry=docker-registry \
+    dockerd=docker.io containerd=containerd runc=runc crun=crun podman=podman skopeo=skopeo umoci=umoci docker-registry=docker-registry \
     jq=jq chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin apparmor_parser=apparmor
 # Today's engines take some ten minutes on two cores, once; they are built beside what follows.
 mkdir -p .cache
