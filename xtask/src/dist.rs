@@ -14,6 +14,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 
+use crate::cargo::cargo;
 use crate::{pages, workspace};
 use layout::{Family, Layout};
 
@@ -127,7 +128,7 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
         "sandbox-cli",
         "--bins",
     ];
-    call(Command::new(env!("CARGO")).args(build).current_dir(root))?;
+    call(cargo().args(build).current_dir(root))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(target.join("release"))

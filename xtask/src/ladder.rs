@@ -335,7 +335,8 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung("e2e", &["blocks", "localfs", "rawio", "yolofs"]),
-    rung("xtask", &["cli", "sandbox-cli"]),
+    rung("pages", &["cli", "sandbox-cli"]),
+    rung("xtask", &[]),
 ];
 
 /// Foreign crates with one owner each.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+mod cargo;
 mod circles;
 mod deps;
 mod dist;

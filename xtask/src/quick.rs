@@ -1,9 +1,8 @@
 //! The quick loop: what to run before every commit. scripts/test.sh runs the rest.
 
-use std::process::Command;
-
 use anyhow::{Context as _, ensure};
 
+use crate::cargo::cargo;
 use crate::{circles, deps, flags, ladder, links, size, workspace};
 
 /// Ordered by how soon they fail.
@@ -34,10 +33,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     for step in STEPS {
         let shown = step.join(" ");
         println!("ci: cargo {shown}");
-        let status = Command::new(env!("CARGO"))
-            .args(*step)
-            .current_dir(&root)
-            .status();
+        let status = cargo().args(*step).current_dir(&root).status();
         let status = status.with_context(|| format!("running cargo {shown}"))?;
         ensure!(status.success(), "cargo {shown} failed");
     }

@@ -44,8 +44,8 @@ pub(crate) struct Options {
     /// How long a program may finish no test; the slowest test takes a minute on a machine that has nothing else to do
     #[arg(long, value_name = "SECONDS", default_value_t = 480)]
     stall: u64,
-    /// How long one run may take, the build not included; it takes some 12 minutes
-    #[arg(long, value_name = "SECONDS", default_value_t = 3000)]
+    /// How long one run may take, the build not included; it takes some 30 minutes
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     total: u64,
     /// Write who failed, who was flaky and how long each program took to this file
     #[arg(long, value_name = "FILE")]

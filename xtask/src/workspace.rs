@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
+
+use crate::cargo::cargo;
 
 /// One package of the workspace.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +32,7 @@ pub(crate) fn root() -> anyhow::Result<PathBuf> {
 
 /// Returns the packages of the workspace, as `cargo metadata` tells.
 pub(crate) fn load() -> anyhow::Result<Vec<Package>> {
-    let output = Command::new(env!("CARGO"))
+    let output = cargo()
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(root()?)
         .output()

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
+
+use crate::cargo::cargo;
 
 /// What is built for.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
@@ -86,7 +87,7 @@ impl Edge {
 
 /// Returns what `cargo metadata` resolves.
 pub(super) fn load(root: &Path) -> anyhow::Result<Graph> {
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = cargo();
     cargo.args([
         "metadata",
         "--format-version",

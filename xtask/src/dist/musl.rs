@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 
 use super::{Version, call, layout};
+use crate::cargo::cargo;
 
 /// A processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -73,7 +74,7 @@ impl Processor {
 /// Builds the programs with a profile, and returns where they are.
 pub(super) fn build(root: &Path, processor: Processor, profile: &str) -> anyhow::Result<PathBuf> {
     let target = processor.target();
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = cargo();
     cargo
         .args(["build", "--profile", profile, "--target", &target])
         .args(["-p", "cli", "-p", "sandbox-cli"])
@@ -231,7 +232,7 @@ mod tests {
         const COMPILED: [&str; 3] = ["lz4-sys", "ring", "zstd-sys"];
         // Written in Rust: what it says keeps two versions of it apart.
         const RUST: &str = "prettyplease";
-        let output = Command::new(env!("CARGO"))
+        let output = cargo()
             .args(["metadata", "--format-version", "1", "--offline"])
             .args(["--filter-platform", &Processor::X86.target()])
             .current_dir(crate::workspace::root().unwrap())

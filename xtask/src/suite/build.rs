@@ -1,12 +1,13 @@
 //! Has cargo build the tests, and finds the programs that it made.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use super::program::Program;
+use crate::cargo::cargo;
 use crate::workspace;
 
 /// The tests that need root are behind this feature.
@@ -25,7 +26,7 @@ pub(crate) struct Selection {
 pub(crate) fn build(selection: &Selection) -> anyhow::Result<Vec<Program>> {
     let root = workspace::root()?;
     let selected = arguments(selection)?;
-    let output = Command::new(env!("CARGO"))
+    let output = cargo()
         .args(["test", "--no-run"])
         .arg("--message-format=json-render-diagnostics")
         .args(&selected)
@@ -39,6 +40,12 @@ pub(crate) fn build(selection: &Selection) -> anyhow::Result<Vec<Program>> {
         .lines()
         .filter_map(|line| program(line).transpose())
         .collect::<Result<_, _>>()?;
+    if let (None, Some(dir)) = (&selection.package, commands(&messages)?) {
+        let told = ("YOLOFS_PROGRAMS", dir);
+        for program in &mut programs {
+            program.environment.push(told.clone());
+        }
+    }
     programs.sort();
     if selection.test.is_none() {
         programs.push(documentation(&root, &selected));
@@ -93,10 +100,28 @@ fn program(message: &str) -> anyhow::Result<Option<Program>> {
         file: file.into(),
         arguments: Vec::new(),
         directory: directory.to_owned(),
+        environment: vec![("CARGO_MANIFEST_DIR", directory.to_owned())],
     }))
 }
 
-/// Cargo builds these while it runs them.
+/// Returns the directory of the commands that were built with the tests. Told where they are, tests of other packages
+/// do not have cargo build them again, with the features of one package only.
+fn commands(messages: &str) -> anyhow::Result<Option<PathBuf>> {
+    for message in messages.lines() {
+        let message: Value =
+            serde_json::from_str(message).context("reading a message of cargo's")?;
+        let is_command = message["target"]["name"] == "yolofs"
+            && message["target"]["kind"][0] == "bin"
+            && message["profile"]["test"] == false;
+        if let (true, Some(file)) = (is_command, message["executable"].as_str()) {
+            return Ok(Path::new(file).parent().map(Path::to_owned));
+        }
+    }
+    Ok(None)
+}
+
+/// Cargo builds these while it runs them. It is told of no package, as the first one was not: see
+/// [`forget_this_package`](crate::cargo::forget_this_package).
 fn documentation(root: &Path, selected: &[String]) -> Program {
     let mut arguments = vec!["test".to_owned(), "--doc".to_owned()];
     arguments.push("--no-fail-fast".to_owned());
@@ -108,6 +133,7 @@ fn documentation(root: &Path, selected: &[String]) -> Program {
         file: env!("CARGO").into(),
         arguments,
         directory: root.to_owned(),
+        environment: Vec::new(),
     }
 }
 
@@ -133,6 +159,22 @@ mod tests {
         assert_eq!(program(r#"{"reason":"build-finished"}"#).unwrap(), None);
         assert!(program("{").is_err());
         assert!(program(r#"{"executable":"/a","profile":{"test":true}}"#).is_err());
+    }
+
+    #[test]
+    fn finds_the_commands_that_were_built_beside_the_tests() {
+        let message = |kind: &str, file: &str, test: bool| {
+            format!(
+                r#"{{"target":{{"kind":["{kind}"],"name":"yolofs"}},"profile":{{"test":{test}}},"executable":{file}}}"#
+            )
+        };
+        let command = message("bin", r#""/w/target/debug/yolofs""#, false);
+        let tests = message("bin", r#""/w/target/debug/deps/yolofs-1""#, true);
+        let library = message("lib", "null", false);
+        let found = commands(&[&*library, &tests, &command].join("\n")).unwrap();
+        assert_eq!(found.unwrap(), Path::new("/w/target/debug"));
+        assert_eq!(commands(&[library, tests].join("\n")).unwrap(), None);
+        assert!(commands("{").is_err());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Runs the programs: those that need root one after the other, and beside them those that only compute.
 //!
 //! A test that needs root mounts, starts engines and counts pages of the page cache, which another of its kind
-//! would disturb; and it mostly waits. The others use what it leaves of the processors, at a lower priority.
+//! would disturb; and it mostly waits. The others use what it leaves of the processors, at a lower priority. Tests whose
+//! whole work is in a virtual machine (`guest_`) disturb nobody, and are among the others.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -11,6 +11,8 @@ pub(crate) struct Program {
     pub(crate) arguments: Vec<String>,
     /// Where cargo runs it: the directory of its package.
     pub(crate) directory: PathBuf,
+    /// What it is told beside what this program was told.
+    pub(crate) environment: Vec<(&'static str, PathBuf)>,
 }
 
 /// The priority of what runs beside tests that need root: where both want a processor, it has a quarter.
@@ -49,13 +51,14 @@ mod tests {
             file: "/w/nic-1".into(),
             arguments: vec!["--exact".to_owned()],
             directory: "/w".into(),
+            environment: vec![("CARGO_MANIFEST_DIR", "/w".into())],
         };
         assert!(program.needs_root());
         let lower = program.at_lower_priority();
         assert_eq!(lower.arguments, ["-n", "5", "--", "/w/nic-1", "--exact"]);
         assert_eq!(
-            (&lower.name, &lower.directory),
-            (&program.name, &program.directory)
+            (&lower.name, &lower.directory, &lower.environment),
+            (&program.name, &program.directory, &program.environment)
         );
         let name = "fetch lib fetch".to_owned();
         assert!(!Program { name, ..program }.needs_root());

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use super::family::{Family, VARIABLE};
 use super::program::Program;
 use super::transcript::Transcript;
+use crate::cargo::forget_this_package;
 
 /// How often to look at a program. There are some hundred, and most end at once.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -95,11 +96,18 @@ pub(crate) fn run(
     let output = output.with_context(|| format!("making {}", log.display()))?;
     let mark = format!("{}-{number}", std::process::id());
     let started = Instant::now();
-    let mut child = Command::new(&program.file)
+    let mut command = Command::new(&program.file);
+    forget_this_package(&mut command);
+    let mut child = command
         .args(&program.arguments)
         .args(more)
         .current_dir(&program.directory)
-        .env("CARGO_MANIFEST_DIR", &program.directory)
+        .envs(
+            program
+                .environment
+                .iter()
+                .map(|(name, value)| (name, value)),
+        )
         .env(VARIABLE, &mark)
         .stdin(Stdio::null())
         .stderr(output.try_clone().context("sharing the log")?)

@@ -61,6 +61,7 @@ impl Rig {
             file: "/bin/bash".into(), // not the script: another thread's child may have it open for writing
             arguments: vec![file.to_str().unwrap().to_owned()],
             directory: self.dir.path().to_owned(),
+            environment: Vec::new(),
         };
         let mut sink = Sink {
             logs: &self.dir.path().join("logs"),
@@ -246,6 +247,7 @@ fn understands_the_real_libtest() {
         file: std::env::current_exe().unwrap(),
         arguments: ["--exact", name].map(str::to_owned).to_vec(),
         directory: rig.dir.path().to_owned(),
+        environment: Vec::new(),
     };
     let mut sink = Sink {
         logs: &rig.dir.path().join("logs"),
