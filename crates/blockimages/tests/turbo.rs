@@ -301,6 +301,25 @@ fn what_cannot_be_referred_to_is_refused() {
     assert!(matches!(failed, ConvertError::Rule { .. }), "{failed}");
 }
 
+/// Or else files of a container would be the metadata of its image.
+#[test]
+fn what_is_only_metadata_is_not_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    layout(dir);
+    for file_system in [FileSystem::Erofs, FileSystem::Ext4] {
+        let to = dir.join(file_system.name());
+        converted(dir, &to, &options(file_system, DataPlace::Referred));
+        let turbo = oci::layout::open(&to, Some("image"), &Platform::host()).unwrap();
+        for data in [DataPlace::Copied, DataPlace::Referred] {
+            let again = dir.join("again");
+            let failed = convert(&turbo, &again, "x", &options(file_system, data), &mut go_on);
+            let said = failed.unwrap_err().to_string();
+            assert!(said.contains("only metadata"), "{said}");
+        }
+    }
+}
+
 fn converted_of(source: &dyn blockimages::convert::SourceImage, to: &Path) {
     let copied = options(FileSystem::Erofs, DataPlace::Copied);
     convert(source, to, "x", &copied, &mut go_on).unwrap();

@@ -16,6 +16,8 @@ use crate::snapshot::{Labels, Snapshot, SnapshotId};
 
 const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
 const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
+/// The name that an image is pulled by: Docker says it, and Kubernetes' pulls may.
+const IMAGE: &str = "containerd.io/snapshot/cri.image-ref";
 /// The digest of the layer that a turboOCI layer refers to for its data.
 const TARGET_DIGEST: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-digest";
 /// Labels of what is not such a layer, though it has a blob's digest.
@@ -54,8 +56,8 @@ impl BlockDir {
 /// Makes file systems of block images.
 pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
     /// Returns where the blobs are that the blob of a layer is among, which is about to be downloaded for the
-    /// snapshot `key`; `None` if that is not known.
-    fn blobs_of(&self, key: &str, blob: &Digest) -> Option<String>;
+    /// snapshot `key`; `None` if that is not known. `image` is the name that it is pulled by, if the engine says it.
+    fn blobs_of(&self, key: &str, blob: &Digest, image: Option<&str>) -> Option<String>;
 
     /// Returns a directory with the files of a stack of layers, the nearest one first. It belongs to the nearest one,
     /// and is there until that is removed. Is called whenever a snapshot above is mounted: a `container`'s, or another.
@@ -70,6 +72,11 @@ pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
 
     /// Notifies that the snapshot of a layer was removed. Must return at once.
     fn removed(&self, id: SnapshotId);
+}
+
+/// Returns the name of the image that a snapshot with these labels is pulled for, if it is known.
+pub(crate) fn image_of(labels: &Labels) -> Option<&str> {
+    labels.get(IMAGE).map(String::as_str)
 }
 
 /// Returns which layer of a block image a snapshot with these labels is for, if it is for one.

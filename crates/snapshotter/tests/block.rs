@@ -33,10 +33,13 @@ struct Images {
     /// The layers that were asked for last, and the snapshots that were removed.
     asked: Mutex<Vec<BlockDir>>,
     removed: Mutex<Vec<SnapshotId>>,
+    /// The name of the image that a layer was asked for last.
+    pulled: Mutex<Option<String>>,
 }
 
 impl BlockImages for Images {
-    fn blobs_of(&self, _key: &str, _blob: &Digest) -> Option<String> {
+    fn blobs_of(&self, _key: &str, _blob: &Digest, image: Option<&str>) -> Option<String> {
+        *self.pulled.lock() = image.map(str::to_owned);
         self.knows.load(SeqCst).then(|| BLOBS.to_owned())
     }
 
@@ -85,6 +88,7 @@ impl Rig {
             fails: AtomicBool::new(false),
             asked: Mutex::default(),
             removed: Mutex::default(),
+            pulled: Mutex::default(),
         });
         Self { dir, images }
     }
@@ -182,14 +186,32 @@ fn layers_exist_before_they_are_unpacked_and_are_one_directory() {
 }
 
 #[test]
+fn the_name_that_an_image_is_pulled_by_is_told() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    pull(&snapshotter);
+    assert_eq!(*rig.images.pulled.lock(), None);
+    let image = [(
+        "containerd.io/snapshot/cri.image-ref",
+        "registry.test:5000/app:1",
+    )];
+    drop(snapshotter.prepare("one/2/extract", Some(&name(1)), labels(2, &image)));
+    assert_eq!(rig.images.pulled.lock().as_deref(), Some(image[0].1));
+}
+
+#[test]
 fn what_a_container_wrote_is_a_layer_above() {
     let rig = Rig::new();
     let snapshotter = rig.open(false);
     pull(&snapshotter);
     let parent = name(1);
-    snapshotter
-        .prepare("one/8/container", Some(&parent), Labels::new())
+    // What overlaybd's snapshotter makes a writable device for.
+    let device = ("containerd.io/snapshot/overlaybd.writable", "dev");
+    let writable = Labels::from([(device.0.to_owned(), device.1.to_owned())]);
+    let mounts = snapshotter
+        .prepare("one/8/container", Some(&parent), writable)
         .unwrap();
+    assert_eq!(mounts[0].fs_type, "overlay");
     snapshotter
         .commit("one/9/committed", "one/8/container", Labels::new())
         .unwrap();

@@ -13,11 +13,14 @@ use oci::unpack::{LayerTree, Limits, UnpackError, read_layer_with_places, stack}
 use super::filesystem::Metadata;
 use super::layout::MadeLayer;
 use super::{ConvertError, ConvertOptions, DataPlace};
+use crate::turbo::MARKER;
 
 /// Bytes of a file that are copied at once.
 const COPY_BYTES: usize = 256 << 10;
 /// The file in the tar of a blob.
 const BLOB_NAME: &[u8] = b"overlaybd.commit";
+/// Most files of the tar of a turboOCI layer: the root, the metadata, the marker, and the index.
+const TURBO_FILES: usize = 4;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// The layers below the next one.
@@ -123,10 +126,8 @@ impl LayerTask<'_> {
             watch,
         )
         .map_err(|error| self.explain(error, &device.borrow()))?;
-        if is_blob(&tree) {
-            return Err(ConvertError::Rule {
-                rule: "a layer is that of a block image: convert it in the directory where that image was converted",
-            });
+        if let Some(rule) = converted_already(&tree) {
+            return Err(ConvertError::Rule { rule });
         }
         let device = device.into_inner();
         let own = places_of(&tree, &contents);
@@ -243,9 +244,19 @@ impl Device<'_, '_> {
     }
 }
 
-/// Returns whether a layer is one that was converted already: a tar with nothing but a blob.
-fn is_blob(tree: &Tree) -> bool {
-    tree.len() == 2 && tree.resolve(BLOB_NAME).is_some()
+/// Returns what to do about a layer that was converted already: a tar with nothing but a blob, or with the metadata of a
+/// turboOCI layer.
+fn converted_already(tree: &Tree) -> Option<&'static str> {
+    let has = |name: &[u8]| tree.resolve(name).is_some();
+    if tree.len() == 2 && has(BLOB_NAME) {
+        return Some(
+            "a layer is that of a block image: convert it in the directory where that image was converted",
+        );
+    }
+    let is_turbo = has(MARKER.as_bytes()) && tree.len() <= TURBO_FILES;
+    is_turbo.then_some(
+        "a layer has only metadata (turboOCI): convert the container image that it refers to",
+    )
 }
 
 /// Reads until the buffer is full or nothing comes any more; returns how much there is.

@@ -170,8 +170,9 @@ impl NodeBlockImages {
 }
 
 impl BlockImages for NodeBlockImages {
-    fn blobs_of(&self, key: &str, blob: &Digest) -> Option<String> {
-        self.whence.blobs_of(key, blob)
+    fn blobs_of(&self, key: &str, blob: &Digest, image: Option<&str>) -> Option<String> {
+        let blobs = self.whence.blobs_of(key, blob)?;
+        Some(self.whence.with_port_of(image, blobs))
     }
 
     fn directory(

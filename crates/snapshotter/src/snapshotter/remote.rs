@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::State;
 use super::place::Reserved;
 use super::reuse::STACKED_LATER;
-use crate::block::{BlockDir, layer_of};
+use crate::block::{BlockDir, image_of, layer_of};
 use crate::block_layer::BlockLayer;
 use crate::catalog::NewSnapshot;
 use crate::error::{Result, SnapshotError};
@@ -34,7 +34,7 @@ impl<L: Lowers> State<L> {
             return Ok(None);
         };
         if let Some(blob) = layer.digest.filter(|_| layer.target.is_some()) {
-            layer.blobs = blocks.blobs_of(key, &blob);
+            layer.blobs = blocks.blobs_of(key, &blob, image_of(labels));
             if layer.blobs.is_none() {
                 return Err(SnapshotError::BadBlockLayer {
                     digest: blob.to_string(),
@@ -48,7 +48,9 @@ impl<L: Lowers> State<L> {
         if is_stacked_later && !self.unpacker.as_ref().is_some_and(takes) {
             return Ok(Some(layer));
         }
-        layer.blobs = layer.digest.and_then(|blob| blocks.blobs_of(key, &blob));
+        layer.blobs = layer
+            .digest
+            .and_then(|blob| blocks.blobs_of(key, &blob, image_of(labels)));
         if layer.is_elsewhere() && !is_stacked_later {
             let name = key.rsplit_once('/');
             let name = name.map_or_else(|| chain.clone(), |(place, _)| format!("{place}/{chain}"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use blocks::Digest;
-use engine::containerd::Containerd;
+use engine::containerd::{Containerd, PulledManifest};
 use oci::Reference;
 use oci::registry::is_loopback;
 use parking_lot::Mutex;
@@ -62,7 +62,7 @@ impl Whence {
     }
 
     /// Returns the manifest of the image with these layers, the lowest first, in the namespace that the snapshot `name` is
-    /// in; `None` if that is not known.
+    /// in, or of one that has them below others; `None` if that is not known.
     pub(super) fn manifest_of(&self, name: &str, layers: &[Option<Digest>]) -> Option<Digest> {
         let layers: Vec<Digest> = layers.iter().copied().collect::<Option<_>>()?;
         let namespace = name.split('/').next().unwrap_or_default();
@@ -73,10 +73,7 @@ impl Whence {
             log::warn!("no plan is looked for, since the manifest is not known: {error:#}");
             Vec::new()
         });
-        let mut same = manifests
-            .iter()
-            .filter(|manifest| manifest.layers == layers);
-        same.find_map(|manifest| manifest.digest)
+        on_layers(&manifests, &layers)
     }
 
     /// Returns an address of blobs with the port of the registry, which containerd notes only in the names of images:
@@ -94,6 +91,14 @@ impl Whence {
             .filter_map(|image| image.reference.parse().ok());
         let mut found = names.filter_map(|image: Reference| self.address_of(&image, &blobs));
         found.next().unwrap_or(blobs)
+    }
+
+    /// Returns an address of blobs with the port of the registry that an image is pulled from: containerd has the name of
+    /// the image only when all of it is unpacked, and usual layers above are unpacked on the device.
+    pub(super) fn with_port_of(&self, image: Option<&str>, blobs: String) -> String {
+        let image = image.and_then(|image| image.parse().ok());
+        let found = image.and_then(|image: Reference| self.address_of(&image, &blobs));
+        found.unwrap_or(blobs)
     }
 
     /// Returns the address of the blobs of an image's repository, if it is `blobs` but for the port.
@@ -118,6 +123,16 @@ impl Whence {
         }
         Ok(found)
     }
+}
+
+/// Returns the manifest with just these layers, or else one that has them below others: what an engine committed is
+/// often the only image of a machine with its block layers.
+fn on_layers(manifests: &[PulledManifest], layers: &[Digest]) -> Option<Digest> {
+    let above = manifests
+        .iter()
+        .filter(|manifest| manifest.layers.starts_with(layers));
+    let nearest = above.min_by_key(|manifest| manifest.layers.len());
+    nearest.and_then(|manifest| manifest.digest)
 }
 
 fn without_port(registry: &str) -> &str {
@@ -193,8 +208,30 @@ mod tests {
         }
         let same = "https://registry.test/v2/app/blobs";
         assert_eq!(found("registry.test/app:1", same).as_deref(), Some(same));
+        // The image that is pulled tells it, too, if it is of this repository.
+        let pulled = |image| whence.with_port_of(image, blobs.to_owned());
+        assert_eq!(Some(pulled(Some("127.0.0.1:5000/a/b:1"))), with_port);
+        for other in [None, Some("127.0.0.1:5000/a/c:1"), Some("no name")] {
+            assert_eq!(pulled(other), blobs);
+        }
         // Who cannot be asked changes nothing.
         assert_eq!(whence.with_port("default/1/x", same.to_owned()), same);
+    }
+
+    #[test]
+    fn an_image_is_that_with_just_the_layers_or_one_above_them() {
+        let manifest = |number: u8, layers: &[u8]| PulledManifest {
+            digest: Some(Digest([number; 32])),
+            repositories: Vec::new(),
+            layers: layers.iter().map(|layer| Digest([*layer; 32])).collect(),
+        };
+        let committed = [manifest(1, &[7, 8, 9, 10]), manifest(2, &[7, 8, 9])];
+        let layers = [7, 8].map(|layer| Digest([layer; 32]));
+        assert_eq!(on_layers(&committed, &layers), committed[1].digest);
+        let all = [&committed[..], &[manifest(3, &[7, 8])]].concat();
+        assert_eq!(on_layers(&all, &layers), all[2].digest);
+        let others = [manifest(4, &[6, 7, 8]), manifest(5, &[7])];
+        assert_eq!(on_layers(&others, &layers), None);
     }
 
     #[test]
