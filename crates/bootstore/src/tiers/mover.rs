@@ -71,7 +71,7 @@ impl Mover {
             let making = private::make_dir_alike(&own.dir);
             making.with_context(|| format!("making {}", own.dir.display()))?;
         }
-        let mut marks = Marks::read(tiers);
+        let mut marks = Marks::read(tiers)?;
         let (mut places, mut away, mut configs) = (Vec::new(), Vec::new(), Vec::new());
         for (place, spec) in tiers.specs().iter().enumerate() {
             let found = marks.find(spec);
