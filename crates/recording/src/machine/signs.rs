@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{ErrorKind, Read, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -86,7 +86,7 @@ impl Signs {
     }
 
     /// Goes on with the conversation at a socket, which it begins if it can.
-    fn talks(&self, path: &PathBuf, go_on: impl FnOnce(&mut Talk) -> bool) -> bool {
+    fn talks(&self, path: &Path, go_on: impl FnOnce(&mut Talk) -> bool) -> bool {
         let mut talk = self.talk.lock();
         if talk.is_none() {
             *talk = Talk::with(path);
@@ -97,7 +97,7 @@ impl Signs {
 
 impl Talk {
     /// Connects; `None` if no process listens yet.
-    fn with(path: &PathBuf) -> Option<Self> {
+    fn with(path: &Path) -> Option<Self> {
         let stream = connect_within(path, ACCEPTED).ok()?;
         stream.set_nonblocking(true).ok()?;
         Some(Self {
