@@ -67,6 +67,15 @@ pub enum FormatError {
     Tree(#[source] TreeError),
 }
 
+impl FormatError {
+    /// Returns whether another release wrote it, so that nothing is known about it: it may be whole, and is not to be
+    /// removed as damaged.
+    #[must_use]
+    pub const fn is_of_another_release(&self) -> bool {
+        matches!(self, Self::Version { .. } | Self::Incompatible { .. })
+    }
+}
+
 impl From<Broken> for FormatError {
     fn from(broken: Broken) -> Self {
         let Broken { what, rule } = broken;
@@ -109,6 +118,14 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
+}
+
+impl OpenError {
+    /// Returns whether another release wrote it: see [`FormatError::is_of_another_release`].
+    #[must_use]
+    pub const fn is_of_another_release(&self) -> bool {
+        matches!(self, Self::Format { source, .. } if source.is_of_another_release())
+    }
 }
 
 /// Why a boot image could not be written.
@@ -209,11 +226,8 @@ pub enum StoreError {
         version: u32,
     },
     /// Another process kept the store locked.
-    #[error("another process is changing the store {path}; try again when it has ended")]
-    Locked {
-        /// The store.
-        path: PathBuf,
-    },
+    #[error(transparent)]
+    Locked(rawio::file_lock::Busy),
     /// No image has this name, id or source.
     #[error("there is no boot image {what}; `bootimg ls` lists all")]
     NotFound {

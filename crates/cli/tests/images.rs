@@ -328,6 +328,8 @@ fn gc_collects_what_it_announced() {
         "segments_removed",
         "segments_repacked",
         "segments_unread",
+        "other_release",
+        "segments_other_release",
         "bytes_after",
     ] {
         assert_eq!(did[field], would[field], "{field}");
@@ -338,6 +340,36 @@ fn gc_collects_what_it_announced() {
     );
     let again = json(&mut fixture.bootimg(&["gc", "--json"]));
     assert_eq!(again["bytes_before"], again["bytes_after"]);
+    ok(&mut fixture.bootimg(&["verify", "two", "--against", "disk.raw"]));
+}
+
+/// After a downgrade, boot images have a version that is not known.
+#[test]
+fn a_boot_image_of_another_release_is_kept_named_and_removed_by_its_id() {
+    let fixture = Fixture::with_images();
+    let id = json(&mut fixture.bootimg(&["inspect", "one", "--json"]))["id"].clone();
+    let id = id.as_str().unwrap();
+    let file = files_below(&fixture.path("store/images"))
+        .into_iter()
+        .find(|path| path.to_string_lossy().contains(id));
+    let file = file.unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[8] += 1; // the version
+    fs::write(&file, bytes).unwrap();
+    let kept = json(&mut fixture.bootimg(&["gc", "--json"]));
+    assert_eq!(kept["other_release"], serde_json::json!([id]));
+    assert_eq!(kept["lost"], serde_json::json!([]));
+    assert!(file.exists());
+    let told = ok(&mut fixture.bootimg(&["gc"]));
+    assert!(
+        told.contains("1 boot image and 0 segments of another release"),
+        "{told}"
+    );
+    let removed = json(&mut fixture.bootimg(&["rm", &id[..12], "--json"]));
+    assert_eq!(removed, serde_json::json!([{ "id": id }]));
+    let after = json(&mut fixture.bootimg(&["gc", "--json"]));
+    assert_eq!(after["other_release"], serde_json::json!([]));
+    assert!(after["bytes_after"].as_u64() < kept["bytes_after"].as_u64());
     ok(&mut fixture.bootimg(&["verify", "two", "--against", "disk.raw"]));
 }
 

@@ -20,6 +20,7 @@ use engine::docker::ImageStore;
 use parking_lot::{Condvar, Mutex};
 
 use super::images::{Images, RootImage, RootLayer, Stamp};
+use host::caught::caught;
 use host::mount_table::{Standing, standing};
 
 /// What is followed: containers that come and go change no image.
@@ -285,8 +286,10 @@ impl Drop for Follower {
 impl Followed {
     fn follow(&self, store: &ImageStore) {
         while !self.ends.load(SeqCst) {
-            if let Err(error) = self.follow_one(store) {
-                log::debug!("{error:#}; trying again");
+            match caught(|| self.follow_one(store)) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => log::debug!("{error:#}; trying again"),
+                Err(panicked) => log::error!("following containerd {panicked}; trying again"),
             }
             // Whatever happened meanwhile was not told.
             self.told.fetch_add(1, SeqCst);

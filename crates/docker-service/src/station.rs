@@ -1,12 +1,11 @@
 //! Where the daemon for one Docker is found: its files in the run directory, and its mounts.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use rawio::file_lock::FileLock;
+use rawio::private;
 
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear, labelled, top_at};
@@ -30,7 +29,7 @@ pub struct Station {
 
 /// Lock of the serving worker; the kernel releases it when the worker dies.
 #[derive(Debug)]
-pub struct Duty(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
+pub struct Duty(#[expect(dead_code, reason = "held for its lock")] FileLock);
 
 impl Station {
     /// Returns the directory for the Docker whose directory is `data_root`.
@@ -94,21 +93,7 @@ impl Station {
     /// # Errors
     /// If the run directory cannot be used.
     pub fn take_duty(&self) -> anyhow::Result<Option<Duty>> {
-        let path = self.file(LOCK);
-        let mut options = File::options();
-        let file = options
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .with_context(|| format!("opening {}", path.display()))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Duty(lock))),
-            Err((_file, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_file, errno)) => {
-                Err(errno).with_context(|| format!("locking {}", path.display()))
-            }
-        }
+        self.await_duty(Duration::ZERO)
     }
 
     /// Waits for the lock to serve; `None` if another process still holds it after `patience`.
@@ -117,14 +102,11 @@ impl Station {
     /// # Errors
     /// If the run directory cannot be used.
     pub fn await_duty(&self, patience: Duration) -> anyhow::Result<Option<Duty>> {
-        let deadline = Instant::now() + patience;
-        loop {
-            let duty = self.take_duty()?;
-            if duty.is_some() || Instant::now() >= deadline {
-                return Ok(duty);
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
+        let path = self.file(LOCK);
+        let locking = || format!("locking {}", path.display());
+        let file = private::open_or_create(&path).with_context(locking)?;
+        let lock = FileLock::unless(file, patience, || false).with_context(locking)?;
+        Ok(lock.map(Duty))
     }
 
     /// Unmounts the mounts that are not served, as the lock proves, and returns their

@@ -23,6 +23,7 @@ use super::station::Station;
 use super::talk::{DockerStatus, Request, Response};
 use super::wanted::Wanted;
 use bootstore::store::StoreSettings;
+use host::caught::caught_round;
 use host::control::{Callers, listen, serve as serve_commands};
 use host::interrupt::Interrupt;
 use layers::server::{LayerServer, ServedBy};
@@ -176,7 +177,8 @@ impl Worker {
             if rung && when_idle == WhenIdle::End && self.ends_if_idle() {
                 return Ok(());
             }
-            self.look();
+            // What is not done is seen again.
+            caught_round("looking what came or went", || self.look());
         }
         Ok(())
     }

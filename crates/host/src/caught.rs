@@ -2,6 +2,10 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Panics that were caught in this process.
+static CAUGHT: AtomicU64 = AtomicU64::new(0);
 
 /// What was being done panicked.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +20,24 @@ pub struct Panicked(String);
 /// # Errors
 /// If it panics.
 pub fn caught<T>(act: impl FnOnce() -> T) -> Result<T, Panicked> {
-    catch_unwind(AssertUnwindSafe(act)).map_err(|payload| Panicked(message(&*payload)))
+    catch_unwind(AssertUnwindSafe(act)).map_err(|payload| {
+        CAUGHT.fetch_add(1, Relaxed);
+        Panicked(message(&*payload))
+    })
+}
+
+/// Calls `act` as [`caught`] does, for one round of a loop that goes on: `None` if it panics, which is logged.
+/// `doing` is what it does.
+pub fn caught_round<T>(doing: &str, act: impl FnOnce() -> T) -> Option<T> {
+    let done = caught(act);
+    done.map_err(|panicked| log::error!("{doing} {panicked}"))
+        .ok()
+}
+
+/// Returns how many panics were caught in this process.
+#[must_use]
+pub fn panics() -> u64 {
+    CAUGHT.load(Relaxed)
 }
 
 /// Calls `act` as [`caught`] does, with a panic among its own errors.
@@ -47,7 +68,14 @@ mod tests {
         assert!(said.to_string().contains("part 7 of"), "{said}");
         let said = caught_or::<()>(|| Err(anyhow::anyhow!("its own"))).unwrap_err();
         assert_eq!(said.to_string(), "its own");
+        let before = panics();
         let said = caught(|| std::panic::panic_any(7)).unwrap_err();
+        assert!(panics() > before);
+        assert_eq!(caught_round("a test", || 7), Some(7));
+        assert_eq!(
+            caught_round::<()>("a test", || panic!("a part of it")),
+            None
+        );
         assert!(said.to_string().contains("no message"), "{said}");
     }
 }

@@ -15,6 +15,7 @@ use anyhow::{Context as _, ensure};
 use nix::fcntl::ResolveFlag;
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::geteuid;
+use rawio::file_lock;
 use rawio::trusted::{self, open_at};
 
 use crate::mount_table::{clear_if_dead, mounts_below};
@@ -168,9 +169,8 @@ fn open_own(parent: &OwnedFd, name: &str) -> anyhow::Result<Option<File>> {
 }
 
 fn is_there(parent: &OwnedFd, name: &str, dir: &File) -> bool {
-    let of = |file: &File| file.metadata().map(|of| (of.dev(), of.ino())).ok();
     let named = open_own(parent, name).ok().flatten();
-    named.is_some_and(|named| of(&named).is_some() && of(&named) == of(dir))
+    named.is_some_and(|named| file_lock::is_still(dir, named.metadata()))
 }
 
 #[cfg(test)]

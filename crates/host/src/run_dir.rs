@@ -9,11 +9,12 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use blocks::ContentId;
-use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
+use rawio::file_lock::{FileLock, Purpose};
 use serde::{Deserialize, Serialize};
 
 use crate::mount_table::{MOUNT_KIND, kind_at};
@@ -23,6 +24,14 @@ pub const RUN_DIR_ENV: &str = "YOLOFS_RUN_DIR";
 
 /// The default run directory.
 pub const DEFAULT_RUN_DIR: &str = "/run/yolofs";
+
+/// How long to wait for another process that mounts or unmounts. Its steps under the lock take milliseconds; one
+/// that clears a dead mount or is short of memory may take seconds.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+const CHANGES: Purpose = Purpose {
+    holder: "mounts or unmounts (`yolofs mount`, `umount`, `docker attach` or the node)",
+    advice: "try again; if it hangs, end that process",
+};
 
 /// The record of one mount, written by its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +57,7 @@ pub struct RunDir(PathBuf);
 
 /// The lock of the records in the run directory, until it is dropped.
 #[derive(Debug)]
-pub struct RunDirLock(#[expect(dead_code, reason = "held for its lock")] Flock<fs::File>);
+pub struct RunDirLock(#[expect(dead_code, reason = "held for its lock")] FileLock);
 
 impl RunDir {
     /// Opens the directory, and creates it if it is missing.
@@ -76,14 +85,16 @@ impl RunDir {
     /// daemons that find a place free must not both take it.
     ///
     /// # Errors
-    /// If the system refuses the lock.
+    /// If another process still holds the lock after 30 s, or the system refuses it.
     pub fn lock(&self) -> anyhow::Result<RunDirLock> {
+        self.lock_within(LOCK_PATIENCE)
+    }
+
+    fn lock_within(&self, patience: Duration) -> anyhow::Result<RunDirLock> {
         let doing = || format!("locking the run directory {}", self.0.display());
         let dir = fs::File::open(&self.0).with_context(doing)?;
-        Flock::lock(dir, FlockArg::LockExclusive)
-            .map(RunDirLock)
-            .map_err(|(_dir, errno)| errno)
-            .with_context(doing)
+        let lock = FileLock::of(dir, &self.0, patience, CHANGES).with_context(doing)?;
+        Ok(RunDirLock(lock))
     }
 
     /// Returns the id of the mount at `mountpoint`, which must be absolute.
@@ -295,6 +306,22 @@ mod tests {
         run.remove(&successor, &lock);
         assert!(socket.exists());
         assert_eq!(run.list().unwrap(), [a]);
+    }
+
+    /// It was waited for without an end: a process that hung under the lock held up all others.
+    #[test]
+    fn a_lock_that_is_not_released_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::open(dir.path()).unwrap();
+        let held = run.lock().unwrap();
+        let error = run.lock_within(Duration::from_millis(10)).unwrap_err();
+        let text = format!("{error:#}");
+        let path = run.path().display().to_string();
+        for part in ["mounts or unmounts", &path, "longer than 10ms", "try again"] {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+        drop(held);
+        run.lock_within(Duration::ZERO).unwrap();
     }
 
     #[test]

@@ -94,6 +94,8 @@ struct CacheState {
     parts: HashMap<BlobKey, u64>,
     growing: HashMap<BlobKey, Fill>,
     evicted: Evicted,
+    /// The serial number of the blob that became complete last.
+    serial: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +103,21 @@ struct Stored {
     bytes: u64,
     used: u64,
     noted: u64,
+    /// Which of the files that this blob had since the cache was opened: the same digest is downloaded again after its
+    /// removal.
+    serial: u64,
+}
+
+impl Stored {
+    /// Returns one that gets its serial number when it is kept.
+    const fn new(bytes: u64, used: u64, noted: u64) -> Self {
+        Self {
+            bytes,
+            used,
+            noted,
+            serial: 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -178,6 +195,7 @@ impl BlobCache {
             parts,
             growing: HashMap::new(),
             evicted: Evicted::default(),
+            serial: 0,
         };
         Ok(Self {
             dir: dir.to_owned(),
@@ -244,43 +262,57 @@ impl BlobCache {
 
     fn open_whole(&self, key: &BlobKey) -> io::Result<Option<Whole>> {
         let now = seconds(SystemTime::now());
-        let note = {
-            let mut state = self.state.lock();
-            let Some(stored) = state.whole.get_mut(key) else {
-                return Ok(None);
+        // Again only if the blob was removed and downloaded anew meanwhile.
+        loop {
+            let (stored, note) = {
+                let mut state = self.state.lock();
+                let Some(stored) = state.whole.get_mut(key) else {
+                    return Ok(None);
+                };
+                stored.used = now;
+                let note = now.saturating_sub(stored.noted) >= TOUCH_EVERY;
+                if note {
+                    stored.noted = now;
+                }
+                (*stored, note)
             };
-            stored.used = now;
-            let note = now.saturating_sub(stored.noted) >= TOUCH_EVERY;
+            let Some(file) = self.open_stored(key, &stored)? else {
+                continue;
+            };
             if note {
-                stored.noted = now;
+                // A convenience: without it the blob looks older after a restart.
+                let _noted = file.set_modified(SystemTime::now());
             }
-            (stored.bytes, note)
-        };
-        let (size, note) = note;
-        let file = match File::open(self.whole_path(key)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.state.lock().forget(key);
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        };
-        if file.metadata()?.len() != size {
-            log::error!("the file of {key} has the wrong length: removed");
-            self.remove_whole(key);
-            return Ok(None);
+            let file = Arc::new(file);
+            return Ok(Some(Whole::new(file, stored.bytes, &self.state, key)));
         }
-        if note {
-            // A convenience: without it the blob looks older after a restart.
-            let _noted = file.set_modified(SystemTime::now());
-        }
-        let file = Arc::new(file);
-        Ok(Some(Whole::new(file, size, &self.state, key)))
     }
 
-    fn remove_whole(&self, key: &BlobKey) {
-        self.state.lock().forget(key);
-        part::forget(&self.whole_path(key));
+    /// Opens the file of a blob as it was found in the index. If that file is gone or has another length, it returns
+    /// `None`, and the index does not have this file any more.
+    fn open_stored(&self, key: &BlobKey, stored: &Stored) -> io::Result<Option<File>> {
+        let path = self.whole_path(key);
+        match File::open(&path) {
+            Ok(file) if file.metadata()?.len() == stored.bytes => return Ok(Some(file)),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        if self.remove_broken(key, stored) {
+            log::error!("the file of {key} is gone or has the wrong length: removed");
+        }
+        Ok(None)
+    }
+
+    /// Removes a blob whose file is not right, and returns whether it did. Another reader may have found the same, and
+    /// the blob may have been downloaded again since: that file stays.
+    fn remove_broken(&self, key: &BlobKey, stored: &Stored) -> bool {
+        let hold_back = self.config.hold_back;
+        let removal = Eviction::of_broken(&self.state, key, stored.serial, hold_back);
+        if removal.is_some() {
+            part::forget(&self.whole_path(key));
+        }
+        removal.is_some()
     }
 
     fn whole_path(&self, BlobKey { realm, digest }: &BlobKey) -> PathBuf {
@@ -452,7 +484,9 @@ impl BlobCache {
 
 impl CacheState {
     /// Adds a blob that became complete.
-    fn keep(&mut self, key: &BlobKey, stored: Stored) {
+    fn keep(&mut self, key: &BlobKey, mut stored: Stored) {
+        self.serial += 1;
+        stored.serial = self.serial;
         self.whole.insert(key.clone(), stored);
         self.order.insert(key, stored.bytes, stored.used);
     }

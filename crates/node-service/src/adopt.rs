@@ -15,6 +15,7 @@ use super::owned::Owned;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::{Served, Worker};
+use host::caught::caught_round;
 use node_api::control::NodeError;
 
 /// How long a worker may take to adopt a mount: the first one scans the source. One that hangs is
@@ -149,7 +150,7 @@ impl Owner {
         let watch = move || {
             let cause = worker.wait();
             if let Some(owner) = owner.upgrade() {
-                owner.succeed(&worker, cause);
+                caught_round("replacing a worker", || owner.succeed(&worker, cause));
             }
         };
         std::thread::Builder::new()
@@ -193,12 +194,16 @@ impl Owner {
         }
         std::thread::scope(|scope| {
             if !devices.is_empty() {
-                scope.spawn(|| self.succeed_devices(devices, worker, (at, cause)));
+                scope.spawn(|| {
+                    let replace = || self.succeed_devices(devices, worker, (at, cause));
+                    caught_round("replacing the worker of devices", replace)
+                });
             }
             for (mount, pause) in apart {
                 scope.spawn(move || {
                     std::thread::sleep(pause);
-                    self.serve_again(&mount);
+                    let serving = format!("{}: serving it again", mount.id);
+                    caught_round(&serving, || self.serve_again(&mount));
                 });
             }
             if !together.is_empty() {

@@ -12,6 +12,7 @@ use super::device_takeover::place_of;
 use super::few::few_at_a_time;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
+use host::caught::caught_round;
 use node_api::control::NodeError;
 use node_api::device::{Attached, DeviceKind, DeviceSpec, DeviceView, check_name};
 use node_records::devices::DeviceInstance;
@@ -220,7 +221,7 @@ pub(crate) fn keep_restoring(owner: Weak<Owner>) -> anyhow::Result<()> {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
             let Some(owner) = owner.upgrade() else { return };
-            if owner.restore_devices() {
+            if caught_round("restoring devices", || owner.restore_devices()) == Some(true) {
                 return;
             }
         }

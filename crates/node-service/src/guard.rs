@@ -14,6 +14,7 @@ use rawio::pidfd::PidFd;
 
 use super::keep::name;
 use super::owner::Owner;
+use host::caught::caught_or;
 
 /// How long one wait for the keeper's end takes; after it comes the next.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
@@ -42,7 +43,7 @@ pub(crate) fn start(
             await_end(keeper);
             let Some(owner) = owner.upgrade() else { return };
             log::warn!("the keeper (process {keeper}) died: another is started");
-            match owner.start_keeper(&program, &listener) {
+            match caught_or(|| owner.start_keeper(&program, &listener)) {
                 Ok(pid) => keeper = pid,
                 Err(error) => {
                     log::error!("there is no keeper: {error:#}");

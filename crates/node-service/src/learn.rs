@@ -29,6 +29,7 @@ use super::probe::ask_all;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
 use crate::lesson::{DESCRIPTORS, Lesson};
+use host::caught::{caught_or, caught_round};
 use node_api::boot_choice::BootChoice;
 use node_api::control::NodeControl as _;
 use node_api::status::MountStatus;
@@ -52,7 +53,7 @@ pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
     let watch = move || {
         let mut known = HashMap::new();
         while let Some(owner) = owner.upgrade() {
-            look(&owner, &mut known);
+            caught_round("looking at boots", || look(&owner, &mut known));
             drop(owner);
             std::thread::sleep(LOOK_EVERY);
         }
@@ -92,7 +93,7 @@ fn look(owner: &Owner, known: &mut HashMap<String, Boots>) {
         }
         // Whatever comes of it, the same boot is not learned from again.
         boots.learned(now);
-        match learn(owner, &mount) {
+        match caught_or(|| learn(owner, &mount)) {
             Ok(Some(lesson)) => log::info!(
                 "{}: added {} blocks of a boot that differed from its recording",
                 mount.id,

@@ -17,6 +17,7 @@ use super::owned::Owned;
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
+use host::caught::caught_round;
 
 /// The time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -87,7 +88,12 @@ fn watch(owner: &Weak<Owner>, mut suspects: Vec<Suspect>) {
     };
     loop {
         let Some(owner) = owner.upgrade() else { return };
-        suspects.retain_mut(|suspect| suspect.stays_one(&owner, &control));
+        suspects.retain_mut(|suspect| {
+            let id = suspect.mount.id.clone();
+            let looking = format!("{id}: looking for lost requests");
+            let stays = caught_round(&looking, || suspect.stays_one(&owner, &control));
+            stays.unwrap_or(false)
+        });
         drop(owner);
         if suspects.is_empty() {
             return;

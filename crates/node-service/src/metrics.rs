@@ -38,6 +38,8 @@ struct Seen {
     pins: Option<PinStatus>,
     /// Answers of the API by status.
     answers: BTreeMap<u16, u64>,
+    /// Panics of the node's own work that were caught.
+    panics: u64,
     node_memory: Memory,
     workers_memory: Memory,
 }
@@ -119,6 +121,7 @@ pub(crate) fn page(
         devices,
         pins,
         answers,
+        panics: host::caught::panics(),
     };
     encode::page(seen)
 }

@@ -1,27 +1,24 @@
 //! The lock that makes sure that a run directory has one node.
 
-use std::fs::File;
-use std::io::{Read as _, Write as _};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use rawio::file_lock::{FileLock, LockError, Purpose};
 
 use host::run_dir::RunDir;
 
 /// How long a node waits for the right: somebody who only looks whether it is taken has it for a
 /// moment, and so has a node that was killed.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often that is looked at; nothing tells.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Most bytes of a process's number in the file.
-const PID_BYTES: u64 = 16;
+const PURPOSE: Purpose = Purpose {
+    holder: "is a node",
+    advice: "use that one, or end it first",
+};
 
 /// The right to own the mounts of a run directory, or the list of those that are wanted, until it is dropped or the process ends.
 #[derive(Debug)]
-pub(crate) struct Ownership(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
+pub(crate) struct Ownership(#[expect(dead_code, reason = "held for its lock")] FileLock);
 
 impl Ownership {
     /// Takes the lock of a run directory.
@@ -42,20 +39,9 @@ impl Ownership {
     }
 
     fn of(path: &Path, taken: impl Fn(Option<u32>) -> anyhow::Error) -> anyhow::Result<Self> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match lock(path)? {
-                Ok(mut lock) => {
-                    let pid = std::process::id().to_string();
-                    lock.set_len(0)
-                        .and_then(|()| lock.write_all(pid.as_bytes()))
-                        .context("recording the owner of the mounts")?;
-                    return Ok(Self(lock));
-                }
-                Err(owner) if Instant::now() >= deadline => return Err(taken(owner)),
-                Err(_) => std::thread::sleep(LOOK_EVERY),
-            }
-        }
+        let mut lock = lock(path, PATIENCE, taken)?;
+        lock.sign().context("recording the owner of the mounts")?;
+        Ok(Self(lock))
     }
 
     /// Makes sure that no node has it now.
@@ -67,9 +53,10 @@ impl Ownership {
         if !path(run_dir).parent().is_some_and(Path::exists) {
             return Ok(());
         }
-        lock(&path(run_dir))?
-            .map(drop)
-            .map_err(|owner| taken(run_dir, owner))
+        lock(&path(run_dir), Duration::ZERO, |owner| {
+            taken(run_dir, owner)
+        })
+        .map(drop)
     }
 
     /// Makes sure that no node keeps its mounts in a state directory now.
@@ -80,9 +67,10 @@ impl Ownership {
         if !dir.exists() {
             return Ok(());
         }
-        lock(&state_path(dir))?
-            .map(drop)
-            .map_err(|owner| state_taken(dir, owner))
+        lock(&state_path(dir), Duration::ZERO, |owner| {
+            state_taken(dir, owner)
+        })
+        .map(drop)
     }
 }
 
@@ -114,19 +102,14 @@ fn path(run_dir: &RunDir) -> std::path::PathBuf {
     run_dir.path().join("node/lock")
 }
 
-/// Takes the lock, or returns who has it, if that is written down yet.
-fn lock(path: &Path) -> anyhow::Result<Result<Flock<File>, Option<u32>>> {
-    let mut options = File::options();
-    options.create(true).truncate(false).read(true).write(true);
-    let opening = || format!("opening {}", path.display());
-    let file = options.open(path).with_context(opening)?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Ok(lock)),
-        Err((file, Errno::EWOULDBLOCK)) => {
-            let mut pid = String::new();
-            let read = file.take(PID_BYTES).read_to_string(&mut pid);
-            Ok(Err(read.ok().and_then(|_| pid.trim().parse().ok())))
-        }
-        Err((_, errno)) => Err(errno).with_context(|| format!("locking {}", path.display())),
-    }
+/// Takes the lock within `patience`; `taken` makes the error from the process that has it, if that is known.
+fn lock(
+    path: &Path,
+    patience: Duration,
+    taken: impl Fn(Option<u32>) -> anyhow::Error,
+) -> anyhow::Result<FileLock> {
+    FileLock::take(path, patience, PURPOSE).map_err(|error| match error {
+        LockError::Busy(busy) => taken(busy.process),
+        error @ LockError::Io { .. } => error.into(),
+    })
 }

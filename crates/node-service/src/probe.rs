@@ -1,6 +1,7 @@
 //! Requests for the status of workers: for clients of the API, and to find workers that hang.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use anyhow::Context as _;
 
 use super::wire::{WorkerRequest, WorkerResponse, WorkerStatus};
 use super::workers::Worker;
+use host::caught::caught_round;
 use node_api::device::DeviceStatus;
 use node_api::status::MountStatus;
 
@@ -90,23 +92,62 @@ pub(crate) fn ask_about(
 pub(crate) fn start(
     workers: impl Fn() -> Option<Vec<Arc<Worker>>> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let probe = move || {
-        while let Some(workers) = workers() {
-            let asked = Instant::now();
-            let (_, silent) = ask_all(&workers, PATIENCE);
-            for worker in &workers {
-                let answered = !silent.iter().any(|s| Arc::ptr_eq(s, worker));
-                if worker.probed(answered) >= MISSES {
-                    log::error!("worker {} does not respond: killing it", worker.process.pid);
-                    worker.kill();
-                }
-            }
-            std::thread::sleep(EVERY.saturating_sub(asked.elapsed()));
-        }
-    };
     std::thread::Builder::new()
         .name("probe-workers".to_owned())
-        .spawn(probe)
+        .spawn(move || probe_each(EVERY, workers))
         .map(drop)
         .context("starting the thread that probes the workers")
+}
+
+/// Probes the workers until there is nobody to have some. A panic ends one round of it.
+fn probe_each(every: Duration, workers: impl Fn() -> Option<Vec<Arc<Worker>>>) {
+    let round = || {
+        let Some(workers) = workers() else {
+            return ControlFlow::Break(());
+        };
+        probe(&workers);
+        ControlFlow::Continue(())
+    };
+    loop {
+        let began = Instant::now();
+        if caught_round("probing the workers", round) == Some(ControlFlow::Break(())) {
+            return;
+        }
+        std::thread::sleep(every.saturating_sub(began.elapsed()));
+    }
+}
+
+fn probe(workers: &[Arc<Worker>]) {
+    let (_, silent) = ask_all(workers, PATIENCE);
+    for worker in workers {
+        let answered = !silent.iter().any(|s| Arc::ptr_eq(s, worker));
+        if worker.probed(answered) >= MISSES {
+            log::error!("worker {} does not respond: killing it", worker.process.pid);
+            worker.kill();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// It ended the thread: from then on a worker that hung was never found.
+    #[test]
+    fn a_panic_in_one_round_keeps_no_other_from_its_turn() {
+        let (rounds, before) = (Cell::new(0), host::caught::panics());
+        let workers = || {
+            rounds.set(rounds.get() + 1);
+            match rounds.get() {
+                1 => panic!("part of the test"),
+                2 => Some(Vec::new()),
+                _ => None,
+            }
+        };
+        probe_each(Duration::ZERO, workers);
+        assert_eq!(rounds.get(), 3);
+        assert!(host::caught::panics() > before);
+    }
 }

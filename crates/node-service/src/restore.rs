@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use super::few::few_at_a_time;
 use super::owner::Owner;
 use super::place;
-use host::caught::caught;
+use host::caught::{caught, caught_round};
 use node_api::control::NodeError;
 use node_api::spec::MountSpec;
 
@@ -83,7 +83,9 @@ pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
             // Only what is still desired: it may have been unmounted by name meanwhile.
-            owner.restore_these(owner.unrestored.all());
+            caught_round("restoring mounts", || {
+                owner.restore_these(owner.unrestored.all());
+            });
             if owner.unrestored.all().is_empty() {
                 pause = PAUSE;
                 log::info!("all mounts are restored, after {:?}", tried.elapsed());

@@ -16,6 +16,7 @@ use super::assignment::Service;
 use super::make::is_end;
 use super::owned::Owned;
 use super::owner::Owner;
+use host::caught::{caught_or, caught_round};
 
 /// The mount table is read no more often than this: who mounts many makes an event for each.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,10 +34,10 @@ pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
     let watch = move || {
         let mut idle = Idle::default();
         while let Some(owner) = owner.upgrade() {
-            if let Err(error) = owner.look(&mut table) {
-                log::error!("{error:#}");
+            if let Err(error) = caught_or(|| owner.look(&mut table)) {
+                log::error!("looking at the list of mounts: {error:#}");
             }
-            idle.end_workers(&owner);
+            caught_round("ending idle workers", || idle.end_workers(&owner));
             drop(owner);
             std::thread::sleep(PAUSE);
             let mut changed = [PollFd::new(table.as_fd(), PollFlags::POLLPRI)];
@@ -61,23 +62,33 @@ impl Owner {
         let mounts = self.all();
         let listed = read(table).context("reading the list of mounts")?;
         for mount in &mounts {
-            let failed = matches!(mount.service(), Service::GivenUp(_));
-            if !failed && !mount.is_leaving() && !mount.visible.is_listed(&listed) {
-                log::info!("{} was unmounted", mount.visible.target().display());
-                self.let_go(mount);
-            } else if mount.is_to_be_told() {
-                Self::tell_to_let_go(mount);
-            }
+            one(mount, || self.see_whether_listed(mount, &listed));
         }
         for mount in over(&mounts) {
-            match mount.service() {
+            one(&mount, || match mount.service() {
                 _ if mount.is_leaving() => self.forget(&mount),
                 Service::GivenUp(_) => {}
                 _ => self.give_up(&mount, "somebody ended its connection"),
-            }
+            });
         }
         Ok(())
     }
+
+    fn see_whether_listed(&self, mount: &Arc<Owned>, listed: &MountTable) {
+        let failed = matches!(mount.service(), Service::GivenUp(_));
+        if !failed && !mount.is_leaving() && !mount.visible.is_listed(listed) {
+            log::info!("{} was unmounted", mount.visible.target().display());
+            self.let_go(mount);
+        } else if mount.is_to_be_told() {
+            Self::tell_to_let_go(mount);
+        }
+    }
+}
+
+/// Acts on one mount. A panic over it keeps no other from its turn.
+fn one(mount: &Owned, act: impl FnOnce()) {
+    let watching = format!("{}: watching the mount", mount.id);
+    caught_round(&watching, act);
 }
 
 fn read(table: &mut File) -> std::io::Result<MountTable> {

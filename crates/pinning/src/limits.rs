@@ -191,6 +191,11 @@ mod tests {
         // The limit was lowered.
         group(dir.path(), &(56 * MIB).to_string(), 60 * MIB, 0);
         assert_eq!(of(&limits, 10 * MIB), (6 * MIB, BoundKind::Cgroup));
+        // Of a large limit, 32 MiB stay free.
+        limits.budget = 2048 * MIB;
+        limits.groups = vec![group(dir.path(), &(1024 * MIB).to_string(), 0, 0)];
+        assert_eq!(of(&limits, 0), (992 * MIB, BoundKind::Cgroup));
+        group(dir.path(), &(56 * MIB).to_string(), 60 * MIB, 0);
         limits.memlock = Some(MIB + 5);
         assert_eq!(of(&limits, 0), (0, BoundKind::Cgroup));
         limits.groups.clear();

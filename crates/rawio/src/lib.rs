@@ -31,6 +31,7 @@ pub mod destination;
 pub mod device_cache;
 pub mod extent;
 pub mod fd;
+pub mod file_lock;
 pub mod fork;
 pub mod handle;
 pub mod idle;

@@ -262,6 +262,26 @@ mod tests {
     }
 
     #[test]
+    fn each_option_replaces_just_what_it_concerns() {
+        let ours = ["-accel", "-cpu", "-m", "-serial", "-nic", "-object"];
+        for (given, replaced) in [
+            ("-enable-kvm", "-accel"),
+            ("-nographic", "-serial"),
+            ("-netdev user,id=n", "-nic"),
+            ("-net none", "-nic"),
+            ("-device virtio-net-pci", ""),
+        ] {
+            let words = words(&[given], None).unwrap();
+            for name in ours {
+                let is_there = words.iter().any(|word| word == name);
+                assert_eq!(is_there, name != replaced, "{given}: {name}");
+            }
+        }
+        let words = words(&["-object memory-backend-ram,id=m,size=1M"], None).unwrap();
+        assert!(!words.iter().any(|word| word.contains("rng")), "{words:?}");
+    }
+
+    #[test]
     fn the_processor_has_all_that_can_be_had() {
         let cpu = |options: &[&str]| {
             let words = words(options, None).unwrap();

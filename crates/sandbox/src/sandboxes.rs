@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use parking_lot::{Mutex, RwLock};
 use rawio::child::Started;
+use rawio::file_lock::FileLock;
 use rawio::pidfd::Namespace;
 use rawio::private::make_dir;
 use serde::{Deserialize, Serialize};
@@ -95,7 +94,7 @@ pub struct Sandboxes {
     failed: AtomicU64,
     adopted: u64,
     watch: Option<JoinHandle<()>>,
-    _lock: Flock<File>,
+    _lock: FileLock,
 }
 
 /// A process that is to be a sandbox.
@@ -475,24 +474,16 @@ impl Drop for Sandboxes {
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Takes the directory for this program.
-fn take_lock(dir: &Path) -> Result<Flock<File>> {
+fn take_lock(dir: &Path) -> Result<FileLock> {
     let path = dir.join("lock");
-    let mut lock = File::create(&path).map_err(at("making", &path))?;
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    loop {
-        lock = match Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
-            Ok(taken) => return Ok(taken),
-            Err((lock, Errno::EWOULDBLOCK)) if Instant::now() < deadline => lock,
-            Err((_, Errno::EWOULDBLOCK)) => {
-                return Err(SandboxError::Invalid(format!(
-                    "another program has its sandboxes in {}: choose another directory",
-                    dir.display()
-                )));
-            }
-            Err((_, errno)) => return Err(at("locking", path)(errno)),
-        };
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let lock = File::create(&path).map_err(at("making", &path))?;
+    let taken = FileLock::unless(lock, LOCK_PATIENCE, || false);
+    taken.map_err(at("locking", path))?.ok_or_else(|| {
+        SandboxError::Invalid(format!(
+            "another program has its sandboxes in {}: choose another directory",
+            dir.display()
+        ))
+    })
 }
 
 fn unknown(kind: &'static str, name: &str) -> SandboxError {

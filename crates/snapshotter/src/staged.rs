@@ -7,12 +7,11 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
+use rawio::file_lock::is_still;
 
 use crate::directories::{Directories, keep, make_work, mount_points};
 use crate::error::{Result, SnapshotError};
@@ -82,7 +81,7 @@ impl Staged {
             made.map_err(SnapshotError::io("make", &dir))?;
             // Who cleans up at this moment may be faster: then it is gone, or about to be.
             let held = match lock(&dir) {
-                Ok(Some(held)) if is_at(&held, &dir) => held,
+                Ok(Some(held)) if is_still(&held, fs::symlink_metadata(&dir)) => held,
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => continue,
             };
@@ -222,14 +221,4 @@ fn lock(dir: &Path) -> Result<Option<Flock<File>>> {
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
         Err((_, error)) => Err(failed(error.into())),
     }
-}
-
-/// Returns whether a directory that was opened still has its name.
-fn is_at(open: &File, dir: &Path) -> bool {
-    let place = |of: fs::Metadata| (of.dev(), of.ino());
-    let named = fs::symlink_metadata(dir).map(place);
-    open.metadata()
-        .map(place)
-        .ok()
-        .is_some_and(|open| named.is_ok_and(|named| named == open))
 }

@@ -47,10 +47,14 @@ pub(super) struct Catalog {
     pub(super) images: Vec<Held>,
     /// Images that will never open.
     pub(super) broken: Vec<(ImageId, OpenError)>,
+    /// Images of another release: they may be whole, and which segments they use is unknown.
+    pub(super) foreign: Vec<ImageId>,
     /// All segments with the number of their blocks; `None` if that is unknown.
     pub(super) segments: BTreeMap<ContentId, Option<u64>>,
-    /// Those of them that could not be read this time, which says nothing about their content.
+    /// Those of them that could not be read this time, or not by this release, which says nothing about their content.
     pub(super) unread: BTreeSet<ContentId>,
+    /// Those of these that another release wrote.
+    pub(super) foreign_segments: BTreeSet<ContentId>,
     pub(super) names: Vec<(String, Option<ImageId>)>,
     pub(super) pins: BTreeSet<ImageId>,
 }
@@ -65,18 +69,19 @@ pub(super) enum Lengths {
 }
 
 impl Lengths {
-    /// Returns how many blocks a segment has; `None` if it is damaged or gone.
-    fn blocks(self, path: &Path) -> io::Result<Option<u64>> {
+    /// Returns how many blocks a segment has; `None` if it is damaged or gone. An error says that this could not be
+    /// found out: it cannot be read now, or another release wrote it.
+    fn blocks(self, path: &Path) -> Result<Option<u64>, ReadError> {
         let found = match self {
-            Self::OfFiles => path.metadata().map(|of| blocks_of_file(of.len())),
-            Self::Verified => match Segment::open(path) {
-                Ok(segment) => Ok(Some(segment.blocks())),
-                Err(ReadError::Format(_)) => Ok(None),
-                Err(ReadError::Io(error)) => Err(error),
-            },
+            Self::OfFiles => path
+                .metadata()
+                .map(|of| blocks_of_file(of.len()))
+                .map_err(ReadError::Io),
+            Self::Verified => Segment::open(path).map(|segment| Some(segment.blocks())),
         };
         match found {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(ReadError::Format(error)) if !error.is_of_another_release() => Ok(None),
             found => found,
         }
     }
@@ -86,6 +91,7 @@ impl Catalog {
     pub(super) fn read(places: &Places, lengths: Lengths) -> Result<Self, StoreError> {
         let mut images = Vec::new();
         let mut broken = Vec::new();
+        let mut foreign = Vec::new();
         let ids = places.images()?;
         read_soon(ids.iter().map(|id| places.image(id)));
         for id in ids {
@@ -96,19 +102,31 @@ impl Catalog {
                 Err(OpenError::Io { path, source }) => {
                     return Err(StoreError::io(path, "reading", source));
                 }
+                Err(error) if error.is_of_another_release() => {
+                    log::warn!("boot image {} is kept: {}", id.short(), with_reason(&error));
+                    foreign.push(id);
+                }
                 Err(error) => {
-                    log::warn!("{error}");
+                    log::warn!("{}", with_reason(&error));
                     broken.push((id, error));
                 }
             }
         }
         let mut segments = BTreeMap::new();
-        let mut unread = BTreeSet::new();
+        let (mut unread, mut foreign_segments) = (BTreeSet::new(), BTreeSet::new());
         for id in places.segments()? {
             let path = places.segment(&id);
             let blocks = lengths.blocks(&path).unwrap_or_else(|error| {
-                log::warn!("{} cannot be read now: {error}", path.display());
                 unread.insert(id);
+                match error {
+                    ReadError::Io(error) => {
+                        log::warn!("{} cannot be read now: {error}", path.display());
+                    }
+                    ReadError::Format(error) => {
+                        log::warn!("{} is kept: {error}", path.display());
+                        foreign_segments.insert(id);
+                    }
+                }
                 None
             });
             segments.insert(id, blocks);
@@ -116,11 +134,23 @@ impl Catalog {
         Ok(Self {
             images,
             broken,
+            foreign,
             segments,
             unread,
+            foreign_segments,
             names: places.names()?,
             pins: places.pins()?.into_iter().collect(),
         })
+    }
+
+    /// Returns the segments that are kept whatever they hold: those that were not read, and, as an image of another
+    /// release may use any of them, those that are damaged.
+    pub(super) fn unknown(&self) -> impl Iterator<Item = &ContentId> {
+        let all = self.segments.iter();
+        all.filter(|(id, blocks)| {
+            self.unread.contains(*id) || (blocks.is_none() && !self.foreign.is_empty())
+        })
+        .map(|(id, _)| id)
     }
 
     /// Returns the images, the most valuable first.
@@ -426,6 +456,12 @@ fn seal(file: Backing, path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
         });
     }
     Ok(sealed)
+}
+
+/// Returns an error as text, with what is wrong in the file.
+fn with_reason(error: &OpenError) -> String {
+    let reason = std::error::Error::source(error);
+    reason.map_or_else(|| error.to_string(), |reason| format!("{error}: {reason}"))
 }
 
 pub(super) fn located(path: &Path, error: ReadError) -> OpenError {

@@ -33,6 +33,11 @@ pub struct GcReport {
     /// Segments that could not be read now, and are kept. As long as there are any, no other is
     /// repacked: an image may have blocks of both.
     pub unread: Vec<ContentId>,
+    /// Images of another release, which are kept. They may use any segment, so as long as there are any, no segment is
+    /// removed or repacked, and nothing is evicted, because that would make no room.
+    pub foreign: Vec<ImageId>,
+    /// Segments of another release, which are kept; they are among those that were not read.
+    pub foreign_segments: Vec<ContentId>,
     /// Names without an image.
     pub names: Vec<String>,
     /// Files of dead writers.
@@ -69,6 +74,8 @@ impl Store {
         let leftovers = self.places.leftovers()?;
         plan.report.leftovers = leftovers.len();
         plan.report.unread = catalog.unread.iter().copied().collect();
+        plan.report.foreign.clone_from(&catalog.foreign);
+        plan.report.foreign_segments = catalog.foreign_segments.iter().copied().collect();
         let images = self.places.images()?;
         let images = images.iter().map(|id| self.places.image(id));
         let segments = catalog.segments.keys().map(|id| self.places.segment(id));
@@ -77,10 +84,12 @@ impl Store {
             plan.report.bytes_before += file_bytes(&path)?;
         }
         plan.find_lost(keep);
-        let unread = plan.report.unread.iter();
-        plan.unread_bytes = unread
-            .map(|id| file_bytes(&self.places.segment(id)))
-            .sum::<Result<_, _>>()?;
+        let foreign = catalog.foreign.iter().map(|id| self.places.image(id));
+        let unread = catalog
+            .unknown()
+            .map(|id| self.places.segment(id))
+            .chain(foreign);
+        plan.unread_bytes = unread.map(|path| file_bytes(&path)).sum::<Result<_, _>>()?;
         plan.evict(self.config.max_bytes, keep);
         plan.find_dead();
         plan.report.bytes_after = plan.size();
@@ -144,16 +153,20 @@ impl Plan<'_> {
         self.gone.extend(&self.report.lost);
         let there = |id: &ImageId| catalog.images.iter().any(|held| held.info.id == *id);
         let broken = |id: &ImageId| catalog.broken.iter().any(|(broken, _)| broken == id);
+        let foreign = |id: &ImageId| catalog.foreign.contains(id);
         self.report.names = catalog
             .names
             .iter()
-            .filter(|(_, id)| !id.is_some_and(|id| there(&id) || broken(&id)))
+            .filter(|(_, id)| !id.is_some_and(|id| there(&id) || broken(&id) || foreign(&id)))
             .map(|(name, _)| name.clone())
             .collect();
     }
 
     /// Gives up images, the least valuable first, until the rest fits.
     fn evict(&mut self, max_bytes: u64, keep: Option<ImageId>) {
+        if !self.catalog.foreign.is_empty() {
+            return;
+        }
         let now = SystemTime::now();
         while self.size() > max_bytes {
             let users = self.users();
@@ -174,6 +187,9 @@ impl Plan<'_> {
     }
 
     fn find_dead(&mut self) {
+        if !self.catalog.foreign.is_empty() {
+            return;
+        }
         let users = self.users();
         let all_read = self.catalog.unread.is_empty();
         let read = self.catalog.segments.iter();
@@ -193,8 +209,10 @@ impl Plan<'_> {
             .filter(|held| self.is_kept(&held.info.id))
             .map(|held| held.info.file_bytes);
         let users = self.users();
+        let may_go = self.catalog.foreign.is_empty();
         let segments = self.catalog.segments.iter();
         let segments = segments.map(|(id, blocks)| match life(&users, id, *blocks) {
+            _ if !may_go => blocks.map_or(0, segment_bytes),
             Life::Dead => 0,
             Life::Mostly { .. } if !self.catalog.unread.is_empty() => {
                 segment_bytes(blocks.unwrap_or_default())

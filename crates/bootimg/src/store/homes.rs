@@ -48,7 +48,10 @@ impl<'a> Homes<'a> {
             let path = places.segment(&id);
             let opened = Segment::open(&path).and_then(|s| s.table().map(|table| (s, table)));
             let Ok((segment, table)) = opened else {
-                log::warn!("{} is damaged; nothing is shared with it", path.display());
+                log::warn!(
+                    "{} is damaged, or of another release; nothing is shared with it",
+                    path.display()
+                );
                 continue;
             };
             let here: Vec<(usize, u64)> = (0u64..)
@@ -67,7 +70,10 @@ impl<'a> Homes<'a> {
                 continue;
             }
             // A block that rotted must not be shared, or it could never be recorded again.
-            here.retain(|(index, at)| segment.read(*at, &self.hashes[*index], &mut block));
+            here.retain(|(index, at)| {
+                let read = segment.read(*at, &self.hashes[*index], &mut block);
+                read.unwrap_or(false)
+            });
             for (index, at) in &here {
                 self.at[*index] = Some((self.segments.len(), *at));
             }

@@ -1,26 +1,28 @@
 //! One process at a time changes a store.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rawio::file_lock::{FileLock, LockError, Purpose};
 
 use crate::StoreError;
 
-/// How often to try: `flock(2)` cannot wait with a deadline.
-const RETRY: Duration = Duration::from_millis(10);
+const PURPOSE: Purpose = Purpose {
+    holder: "is changing the store",
+    advice: "try again when it has ended",
+};
 
 /// Held while the store is changed; the kernel releases it when the process dies.
 #[derive(Debug)]
-pub(super) struct Lock {
-    _file: File,
-}
+pub(super) struct Lock(#[expect(dead_code, reason = "held for its lock")] FileLock);
 
 impl Lock {
     /// Takes the lock, or gives up after `timeout`.
     pub(super) fn take(path: &Path, timeout: Duration) -> Result<Self, StoreError> {
-        let file = rawio::private::open_or_create(path);
-        let file = file.map_err(|error| StoreError::io(path, "locking", error))?;
-        Self::of(file, path, timeout)
+        FileLock::take(path, timeout, PURPOSE)
+            .map(Self)
+            .map_err(failed)
     }
 
     /// Does the same without creating the file; `None` if it does not exist.
@@ -28,26 +30,16 @@ impl Lock {
         match File::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::io(path, "locking", error)),
-            Ok(file) => Self::of(file, path, timeout).map(Some),
+            Ok(file) => FileLock::of(file, path, timeout, PURPOSE)
+                .map(|lock| Some(Self(lock)))
+                .map_err(failed),
         }
     }
+}
 
-    fn of(file: File, path: &Path, timeout: Duration) -> Result<Self, StoreError> {
-        let failed = |error| StoreError::io(path, "locking", error);
-        let deadline = Instant::now() + timeout;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Self { _file: file }),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    std::thread::sleep(RETRY);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    return Err(StoreError::Locked {
-                        path: crate::durable::parent(path).to_owned(),
-                    });
-                }
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-            }
-        }
+fn failed(error: LockError) -> StoreError {
+    match error {
+        LockError::Busy(busy) => StoreError::Locked(busy),
+        LockError::Io { path, source } => StoreError::io(&path, "locking", source),
     }
 }

@@ -4,18 +4,23 @@
 //! images refer to the new one: at every step every image has all of its blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use blocks::ContentId;
 
 use crate::data::Run;
 use crate::layout::{HASH, PAGE};
+use crate::reader::ReadError;
 use crate::store::add::join_runs;
 use crate::store::catalog::{self, Catalog, Held};
+use crate::store::reading;
 use crate::store::segment::{Segment, SegmentWriter};
 use crate::{ImageId, Store, StoreError};
 
 /// Where the blocks of the old segments are in the new one.
 type Moves = BTreeMap<ContentId, BTreeMap<u64, u64>>;
+/// Blocks of a segment, with their hashes.
+type HashedBlocks = Vec<(u64, [u8; HASH])>;
 
 impl Store {
     pub(super) fn repack(
@@ -31,9 +36,16 @@ impl Store {
         for id in segments {
             let counts = users.counts.get(id).map_or(&[][..], Vec::as_slice);
             let used = (0u64..).zip(counts).filter(|(_, users)| **users > 0);
-            let Some(blocks) = self.sound_blocks(id, used.map(|(at, _)| at)) else {
-                log::warn!("segment {} is damaged and stays as it is", id.short());
-                continue;
+            let blocks = match self.sound_blocks(id, used.map(|(at, _)| at)) {
+                Ok(Some(blocks)) => blocks,
+                Ok(None) => {
+                    log::warn!("segment {} is damaged and stays as it is", id.short());
+                    continue;
+                }
+                Err(error) => {
+                    log::warn!("segment {} stays as it is: {error}", id.short());
+                    continue;
+                }
             };
             for (at, hash) in blocks {
                 let to = hashes.len() as u64;
@@ -58,24 +70,33 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the hashes of these blocks of a segment, if all of them are right.
+    /// Returns the hashes of these blocks of a segment, if all of them are right. An error says that this
+    /// could not be found out.
     fn sound_blocks(
         &self,
         id: &ContentId,
         blocks: impl Iterator<Item = u64>,
-    ) -> Option<Vec<(u64, [u8; HASH])>> {
-        let segment = Segment::open(&self.places.segment(id)).ok()?;
-        let table = segment.table().ok()?;
+    ) -> io::Result<Option<HashedBlocks>> {
+        let opened = Segment::open(&self.places.segment(id))
+            .and_then(|segment| segment.table().map(|table| (segment, table)));
+        let (segment, table) = match opened {
+            Ok(opened) => opened,
+            Err(ReadError::Io(error)) => return Err(error),
+            Err(ReadError::Format(_)) => return Ok(None),
+        };
         let mut block = [0; PAGE];
-        blocks
-            .map(|at| {
-                let hash = table.get(usize::try_from(at).ok()?)?;
-                segment.read(at, hash, &mut block).then_some((at, *hash))
-            })
-            .collect()
+        let mut sound = Vec::new();
+        for at in blocks {
+            let hash = usize::try_from(at).ok().and_then(|at| table.get(at));
+            match hash {
+                Some(hash) if segment.read(at, hash, &mut block)? => sound.push((at, *hash)),
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(sound))
     }
 
-    fn move_blocks(
+    pub(super) fn move_blocks(
         &self,
         hashes: Vec<[u8; HASH]>,
         from: &[(ContentId, u64)],
@@ -90,14 +111,22 @@ impl Store {
                 path: path.clone(),
                 damaged: 1,
             };
-            if open.as_ref().is_none_or(|(opened, _)| opened != id) {
-                open = Some((*id, Segment::open(&path).map_err(|_| damaged())?));
+            // It was right a moment ago. What cannot be read now may be readable later: that is no damage.
+            let segment = match open.take() {
+                Some((opened, segment)) if opened == *id => segment,
+                _ => Segment::open(&path).map_err(|error| match error {
+                    ReadError::Io(error) => reading(&path)(error),
+                    ReadError::Format(_) => damaged(),
+                })?,
+            };
+            if !segment
+                .read(*at, hash, &mut block)
+                .map_err(reading(&path))?
+            {
+                return Err(damaged());
             }
-            // It was right a moment ago.
-            match &open {
-                Some((_, segment)) if segment.read(*at, hash, &mut block) => writer.put(&block)?,
-                _ => return Err(damaged()),
-            }
+            writer.put(&block)?;
+            open = Some((*id, segment));
         }
         Ok(writer.finish()?)
     }

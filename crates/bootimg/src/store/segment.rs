@@ -87,8 +87,14 @@ impl Segment {
     }
 
     /// Reads a block, and returns whether it is the one that has this hash.
-    pub(super) fn read(&self, block: u64, want: &[u8; HASH], out: &mut [u8; PAGE]) -> bool {
-        self.file.read(segment_offset(block), out).is_ok() && hash(out) == *want
+    pub(super) fn read(
+        &self,
+        block: u64,
+        want: &[u8; HASH],
+        out: &mut [u8; PAGE],
+    ) -> io::Result<bool> {
+        self.file.read(segment_offset(block), out)?;
+        Ok(hash(out) == *want)
     }
 }
 

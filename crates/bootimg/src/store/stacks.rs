@@ -8,7 +8,7 @@ use std::path::Path;
 use blocks::{Digest, SourceId};
 
 use crate::durable::TempFile;
-use crate::stack::{DOCUMENT_MAX, layer_name, place_name};
+use crate::stack::{DOCUMENT_MAX, StackError, layer_name, place_name};
 use crate::store::{names, reading};
 use crate::{ImageId, Stack, Store, StoreError};
 
@@ -41,17 +41,26 @@ impl Store {
     /// # Errors
     /// If the store cannot be read.
     pub fn stacks(&self) -> Result<Vec<Stack>, StoreError> {
+        Ok(self.read_stacks()?.0)
+    }
+
+    /// Returns all container images, by reference, and whether there are others of another release.
+    fn read_stacks(&self) -> Result<(Vec<Stack>, bool), StoreError> {
         let mut stacks = Vec::new();
+        let mut foreign = false;
         for path in self.places.stacks()? {
             match read(&path) {
                 Ok(Some(stack)) => stacks.push(stack),
                 Ok(None) => {}
-                Err(error @ StoreError::Stack { .. }) => log::warn!("{error}"),
+                Err(StoreError::Stack { path, source }) => {
+                    log::warn!("{}: {source}", path.display());
+                    foreign |= matches!(source, StackError::Version { .. });
+                }
                 Err(error) => return Err(error),
             }
         }
         stacks.sort_unstable_by(|a, b| a.reference.cmp(&b.reference));
-        Ok(stacks)
+        Ok((stacks, foreign))
     }
 
     /// Returns the container image with this reference, this digest of its configuration, or
@@ -77,14 +86,14 @@ impl Store {
         }
     }
 
-    /// Removes a container image, and the boot images of layers that no other image has.
-    /// Returns these layers. Their blocks are freed by the next [`gc`](Self::gc).
+    /// Removes a container image, and the boot images of layers that no other image has; none of these, if there is an
+    /// image of another release, whose layers are unknown. Returns these layers. Their blocks are freed by the next [`gc`](Self::gc).
     ///
     /// # Errors
     /// If there is none with this reference, or the store cannot be changed.
     pub fn remove_stack(&self, reference: &str) -> Result<Vec<Digest>, StoreError> {
         let _lock = self.lock()?;
-        let mut stacks = self.stacks()?;
+        let (mut stacks, foreign) = self.read_stacks()?;
         let at = stacks.iter().position(|stack| stack.reference == reference);
         let Some(at) = at else {
             let what = reference.to_owned();
@@ -93,6 +102,12 @@ impl Store {
         let gone = stacks.swap_remove(at);
         let path = self.places.stack(reference);
         self.places.remove(&path, &self.steps)?;
+        if foreign {
+            log::warn!(
+                "the boot images of its layers stay: images of another release may have them"
+            );
+            return Ok(Vec::new());
+        }
         let used: BTreeSet<_> = stacks.iter().flat_map(|stack| &stack.layers).collect();
         let layers: BTreeSet<_> = gone.layers.into_iter().collect();
         let unused = layers.into_iter().filter(|layer| !used.contains(layer));

@@ -19,6 +19,7 @@ mod directory;
 mod faster;
 mod listing;
 mod model;
+mod other_release;
 mod pass;
 mod stacks;
 mod stopping;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::reader::ReadError;
 use crate::store::segment::Segment;
 use crate::store::{catalog, names};
 use crate::{
@@ -105,7 +106,12 @@ impl Store {
         for id in self.places.segments()? {
             let path = self.places.segment(&id);
             let table = Segment::open(&path).and_then(|segment| segment.table());
-            if table.is_err() && path.exists() {
+            let is_damaged = match table {
+                Ok(_) => false,
+                Err(ReadError::Format(error)) => !error.is_of_another_release(),
+                Err(ReadError::Io(_)) => path.exists(),
+            };
+            if is_damaged {
                 report.segments.push(path);
             }
         }

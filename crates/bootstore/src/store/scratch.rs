@@ -9,12 +9,12 @@ use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use bootimg::Store;
+use rawio::file_lock::is_still;
 use rawio::private;
 
 use host::names::{is_number, random_name};
@@ -50,7 +50,7 @@ impl Scratch {
             let making = || format!("making {}", path.display());
             let lock = private::create_new(&path).with_context(making)?;
             // Who sweeps may have taken it for a dead one's, between the two steps.
-            if lock.try_lock().is_ok() && is_at(&lock, &path) {
+            if lock.try_lock().is_ok() && is_still(&lock, fs::symlink_metadata(&path)) {
                 return Ok(Self {
                     dir: dir.to_owned(),
                     name,
@@ -85,7 +85,9 @@ fn sweep(dir: &Path) {
             match lock {
                 // It goes with the lock, or went with it just now.
                 Ok(lock) if owner == name => match lock.try_lock() {
-                    Ok(()) if is_at(&lock, &path) => remove_all(dir, owner),
+                    Ok(()) if is_still(&lock, fs::symlink_metadata(&path)) => {
+                        remove_all(dir, owner);
+                    }
                     Ok(()) | Err(TryLockError::WouldBlock) => {}
                     Err(TryLockError::Error(error)) => {
                         log::warn!("cannot lock {}: {error}", path.display());
@@ -140,14 +142,6 @@ fn remove(path: &Path) {
         }
         _ => {}
     }
-}
-
-/// Returns whether a path is still that of an open file.
-fn is_at(file: &File, path: &Path) -> bool {
-    let of = |meta: fs::Metadata| (meta.dev(), meta.ino());
-    let open = file.metadata().map(of);
-    let there = fs::symlink_metadata(path).map(of);
-    matches!((open, there), (Ok(open), Ok(there)) if open == there)
 }
 
 fn names(dir: &Path) -> impl Iterator<Item = OsString> {

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use blocks::ContentId;
+use rawio::file_lock::{FileLock, Purpose};
 use rawio::private;
 use serde::{Deserialize, Serialize};
 use tiering::heat::Heat;
-
-use super::lock;
 
 /// Bytes of a file: it has a few fields.
 const FILE_MAX: u64 = 4096;
@@ -24,6 +23,11 @@ const KNOWN_MAX: usize = 65_536;
 const HEAT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long other changes wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+const NOTES: Purpose = Purpose {
+    holder: "records what is known of boot images",
+    advice: "try again when it has ended",
+};
 
 /// The record of a boot image, apart from its heat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,11 +165,11 @@ impl Knowledge {
         Ok(())
     }
 
-    fn turn(&self, patience: Duration) -> anyhow::Result<nix::fcntl::Flock<File>> {
+    fn turn(&self, patience: Duration) -> anyhow::Result<FileLock> {
         for dir in [&self.known, &self.heat] {
             private::make_dir_alike(dir).with_context(|| format!("making {}", dir.display()))?;
         }
-        lock::take(&self.lock, patience, "notes what it knows")
+        Ok(FileLock::take(&self.lock, patience, NOTES)?)
     }
 
     /// Returns where something of a boot image is written, if there is room for one more.

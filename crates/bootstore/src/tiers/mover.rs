@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use blocks::ContentId;
 use bootimg::{ImageId, Store, StoreError, StoredParts, WriteError};
-use nix::fcntl::Flock;
+use rawio::file_lock::{FileLock, Purpose};
 use rawio::private::{self, Readers};
 use tiering::medium::DirMedium;
 use tiering::objects::{Copied, ObjectError, Objects, TierConfig, TierIndex, name_of};
@@ -17,7 +17,7 @@ use tiering::pace::Pace;
 use tiering::parts::{Index, Part, PartedObjects};
 
 use super::Tiers;
-use super::lock::{self, Hold, hold_alone_within};
+use super::lock::{Hold, hold_alone_within};
 use super::marks::Marks;
 use super::pace::watch;
 use host::interrupt::Interrupted;
@@ -25,6 +25,11 @@ use host::size::Size;
 
 /// How long a command waits for another one that moves objects.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+const MOVES: Purpose = Purpose {
+    holder: "moves boot images between tiers",
+    advice: "try again when it has ended",
+};
 
 /// How long a process that checks or reads a part of a copy may hold it: far longer than either takes.
 const LOOK: Duration = Duration::from_millis(200);
@@ -38,7 +43,7 @@ pub struct Mover {
     places: Vec<usize>,
     /// Why the other tiers cannot be used.
     away: Vec<(usize, String)>,
-    _alone: Flock<File>,
+    _alone: FileLock,
 }
 
 /// What became of a copy that was to go.
@@ -61,12 +66,12 @@ impl Mover {
     pub fn open(tiers: &Tiers, patience: Duration) -> anyhow::Result<Self> {
         let state = &tiers.state;
         private::make_dir_alike(state).with_context(|| format!("making {}", state.display()))?;
-        let alone = lock::take(&state.join("lock"), patience, "moves objects")?;
+        let alone = FileLock::take(&state.join("lock"), patience, MOVES)?;
         if let (None, [own]) = (tiers.file(), tiers.specs()) {
             let making = private::make_dir_alike(&own.dir);
             making.with_context(|| format!("making {}", own.dir.display()))?;
         }
-        let mut marks = Marks::read(tiers);
+        let mut marks = Marks::read(tiers)?;
         let (mut places, mut away, mut configs) = (Vec::new(), Vec::new(), Vec::new());
         for (place, spec) in tiers.specs().iter().enumerate() {
             let found = marks.find(spec);

@@ -64,7 +64,11 @@ impl Tiers {
     pub fn look(&self) -> Vec<SeenTier> {
         let marks = Marks::read(self);
         let look = |spec: &TierSpec| {
-            let is = match marks.find(spec) {
+            let found = match &marks {
+                Ok(marks) => marks.find(spec),
+                Err(error) => Err(anyhow::anyhow!("{error:#}")),
+            };
+            let is = match found {
                 Ok(found) => Ok(found.capability),
                 Err(_) if self.file().is_none() && !spec.dir.exists() => {
                     Err("nothing was put there yet".to_owned())

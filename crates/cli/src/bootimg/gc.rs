@@ -42,6 +42,10 @@ struct Collected {
     segments_repacked: usize,
     /// Segments that cannot be read now, and are kept.
     segments_unread: usize,
+    /// Ids of boot images that another release wrote, and that are kept.
+    other_release: Vec<String>,
+    /// Segments that another release wrote, and that are kept.
+    segments_other_release: usize,
     leftovers: usize,
     bytes_before: u64,
     bytes_after: u64,
@@ -93,7 +97,9 @@ impl Collected {
             lost: ids(&report.lost),
             segments_removed: report.segments.len(),
             segments_repacked: report.repacked.len(),
-            segments_unread: report.unread.len(),
+            segments_unread: report.unread.len() - report.foreign_segments.len(),
+            other_release: ids(&report.foreign),
+            segments_other_release: report.foreign_segments.len(),
             leftovers: report.leftovers,
             bytes_before: report.bytes_before,
             bytes_after: report.bytes_after,
@@ -123,6 +129,7 @@ fn text(collected: &Collected) -> String {
     };
     gone.collect::<String>()
         + &unread
+        + &other_release(collected)
         + &format!(
             "{} to {}: {}, {} and {} {would}",
             Size(collected.bytes_before),
@@ -131,4 +138,27 @@ fn text(collected: &Collected) -> String {
             count(segments as u64, "segment"),
             count(collected.leftovers as u64, "leftover")
         )
+}
+
+/// Says what is kept because another release wrote it.
+fn other_release(collected: &Collected) -> String {
+    let images = &collected.other_release;
+    let segments = collected.segments_other_release;
+    if images.is_empty() && segments == 0 {
+        return String::new();
+    }
+    let mut text = format!(
+        "{} and {} of another release are kept; use that release, or record again\n",
+        count(images.len() as u64, "boot image"),
+        count(segments as u64, "segment")
+    );
+    if !images.is_empty() {
+        let ids: Vec<_> = images.iter().map(|id| &id[..12]).collect();
+        text += &format!(
+            "as they may use any segment, no segment and no other boot image makes room for others until \
+             they are removed: bootimg rm {}\n",
+            ids.join(" ")
+        );
+    }
+    text
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
 use blocks::Digest;
-use bootimg::{AddReport, Stack, Store, StoredImage, Variant, WriteRequest};
+use bootimg::{AddReport, ImageId, Stack, Store, StoreError, StoredImage, Variant, WriteRequest};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -240,6 +240,8 @@ pub(super) fn rm(args: &RmArgs, store: &StoreSettings) -> anyhow::Result<Outcome
 enum Found {
     Boot(StoredImage),
     Container(Stack),
+    /// A boot image of another release, of which nothing else is known.
+    Foreign(ImageId),
 }
 
 /// The same, as `rm --json` shows it.
@@ -248,11 +250,15 @@ enum Found {
 enum Removed {
     Boot(Listed),
     Container(ListedStack),
+    Foreign { id: String },
 }
 
 fn found(store: &Store, wanted: &str) -> anyhow::Result<Found> {
     match store.find(wanted) {
         Ok(image) => Ok(Found::Boot(image)),
+        Err(StoreError::Open(error)) if error.is_of_another_release() => {
+            Ok(Found::Foreign(store.resolve(wanted)?))
+        }
         Err(error) => match stacks::find(store, wanted)? {
             Some(stack) => Ok(Found::Container(stack)),
             None => Err(error.into()),
@@ -265,6 +271,7 @@ impl Found {
         Ok(match self {
             Self::Boot(image) => Removed::Boot(Listed::from(image)),
             Self::Container(stack) => Removed::Container(ListedStack::of(store, stack)?),
+            Self::Foreign(id) => Removed::Foreign { id: id.to_string() },
         })
     }
 
@@ -275,6 +282,7 @@ impl Found {
                 format!("{} ({})", names(&listed), &listed.id[..12])
             }
             Self::Container(stack) => stack.reference.clone(),
+            Self::Foreign(id) => format!("{}, of another release", id.short()),
         }
     }
 
@@ -287,6 +295,11 @@ impl Found {
                 Ok(format!("removed {}\n", self.name()))
             }
             Self::Container(stack) => stacks::remove(store, stack),
+            Self::Foreign(id) => {
+                let removing = || format!("removing {}", id.short());
+                store.remove(id).with_context(removing)?;
+                Ok(format!("removed {}\n", self.name()))
+            }
         }
     }
 }

@@ -35,6 +35,30 @@ impl Eviction {
         known.then_some(())?;
         state.evicted.blobs += 1;
         state.evicted.bytes += victim.bytes;
+        Some(Self::of(cache, &mut state, key, hold_back))
+    }
+
+    /// Takes a complete blob out of the cache whose file is not right; `None` if it is not the one with
+    /// this serial number any more.
+    pub(super) fn of_broken(
+        cache: &Arc<Mutex<CacheState>>,
+        key: &BlobKey,
+        serial: u64,
+        hold_back: u64,
+    ) -> Option<Self> {
+        let mut state = cache.lock();
+        let stored = state.whole.get(key);
+        stored.filter(|stored| stored.serial == serial)?;
+        state.forget(key);
+        Some(Self::of(cache, &mut state, key.clone(), hold_back))
+    }
+
+    fn of(
+        cache: &Arc<Mutex<CacheState>>,
+        state: &mut CacheState,
+        key: BlobKey,
+        hold_back: u64,
+    ) -> Self {
         let growing = Arc::new(Growing::new(key.clone(), hold_back));
         let fill = Fill {
             growing: Arc::clone(&growing),
@@ -42,12 +66,11 @@ impl Eviction {
             reserved: 0,
         };
         state.growing.insert(key.clone(), fill);
-        drop(state);
-        Some(Self {
+        Self {
             state: Arc::clone(cache),
             key,
             growing,
-        })
+        }
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn blobs(
             let used = metadata.modified().map_or(0, seconds);
             let bytes = metadata.len();
             let noted = used;
-            whole.push((BlobKey { realm, digest }, Stored { bytes, used, noted }));
+            whole.push((BlobKey { realm, digest }, Stored::new(bytes, used, noted)));
         }
     }
     Ok(())

@@ -114,11 +114,7 @@ impl Lead {
         match finished {
             Finish::Whole => {
                 let used = seconds(SystemTime::now());
-                let stored = Stored {
-                    bytes: size,
-                    used,
-                    noted: used,
-                };
+                let stored = Stored::new(size, used, used);
                 let mut state = self.cache.state.lock();
                 state.keep(self.growing.key(), stored);
                 state.growing.remove(self.growing.key());

@@ -161,6 +161,35 @@ async fn a_blob_that_changed_its_length_is_not_served() {
     assert!(!is_whole(&cache, &name));
 }
 
+/// Two readers look the blob up and find its file too short. By the time the second decides what to do, the first has
+/// removed it, and it has been downloaded again.
+#[tokio::test]
+async fn the_second_reader_of_a_broken_file_does_not_remove_the_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 1 << 20);
+    let name = digest(b"a layer");
+    fill(lead(&cache, &name), b"a layer").await.unwrap();
+    let path = cache.whole_path(&name);
+    let broken: [fn(&Path); 2] = [
+        |path| fs::write(path, b"").unwrap(),
+        |path| fs::remove_file(path).unwrap(),
+    ];
+    for break_it in broken {
+        break_it(&path);
+        let second = cache.state.lock().whole[&name];
+        assert!(!is_whole(&cache, &name), "the first reader");
+        assert_eq!((cache.used_bytes(), cache.growing_count()), (0, 0));
+        fill(lead(&cache, &name), b"a layer").await.unwrap();
+        let aside = path.with_extension("aside");
+        // What the second has seen.
+        fs::rename(&path, &aside).unwrap();
+        assert!(cache.open_stored(&name, &second).unwrap().is_none());
+        fs::rename(&aside, &path).unwrap();
+        assert!(is_whole(&cache, &name), "it was removed or forgotten");
+        assert_eq!(fs::read(&path).unwrap(), b"a layer");
+    }
+}
+
 #[tokio::test]
 async fn beginnings_outlive_a_restart_and_are_collected() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::ops::ControlFlow;
 
-use super::{BlobCache, BlobDigest, BlobKey};
+use super::{BlobCache, BlobDigest, BlobKey, Stored};
 
 /// What [`BlobCache::verify`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,9 +23,13 @@ impl BlobCache {
     /// when it breaks.
     pub fn verify(&self, watch: &mut dyn FnMut(u64) -> ControlFlow<()>) -> VerifiedBlobs {
         let mut verified = VerifiedBlobs::default();
-        let keys: Vec<BlobKey> = self.state.lock().whole.keys().cloned().collect();
+        let keys: Vec<(BlobKey, Stored)> = {
+            let state = self.state.lock();
+            let whole = state.whole.iter();
+            whole.map(|(key, stored)| (key.clone(), *stored)).collect()
+        };
         let mut buffer = vec![0; 1 << 20];
-        'blobs: for key in keys {
+        'blobs: for (key, stored) in keys {
             // Removed since: nobody waits for it.
             let Ok(mut file) = File::open(self.whole_path(&key)) else {
                 continue;
@@ -50,7 +54,7 @@ impl BlobCache {
             verified.blobs += 1;
             if !is_read || hasher.finish() != key.digest {
                 log::error!("{key} is damaged on disk: removed");
-                self.remove_whole(&key);
+                self.remove_broken(&key, &stored);
                 verified.damaged.push(key.digest);
             }
         }

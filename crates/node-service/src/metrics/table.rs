@@ -107,6 +107,15 @@ pub(super) static METRICS: &[Metric] = &[
         read: Read::Node(|seen| one(seen.node.worker_restarts)),
     },
     Metric {
+        name: "yolofs_node_panics_total",
+        kind: Counter,
+        unit: "panics",
+        labels: &[],
+        help: "Panics that ended one item or one round of the node's own work; the log says which.",
+        question: "Is there a bug?",
+        read: Read::Node(|seen| one(seen.panics)),
+    },
+    Metric {
         name: "yolofs_mounts",
         kind: Gauge,
         unit: "mounts",

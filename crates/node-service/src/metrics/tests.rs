@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Kind, MOUNTS_MAX, all, page};
+use host::caught::caught_round;
 use node_api::control::NodeControl as _;
 use node_api::memory::{MemoryNode, busy_device, busy_mount};
 use node_api::mount_state::MountState;
@@ -96,6 +97,7 @@ fn page_of(mounts: Vec<MountView>) -> String {
         worker.pid = std::process::id();
         worker.current = false;
     }
+    caught_round::<()>("a test", || panic!("part of the test"));
     page(
         node,
         mounts,

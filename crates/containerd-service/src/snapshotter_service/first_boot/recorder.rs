@@ -5,19 +5,19 @@
 //! serves the snapshotters of one root, one after the other, and ends when none runs and its mounts
 //! have no users.
 
-use std::fs::File;
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
+use rawio::file_lock::FileLock;
 use rawio::pidfd::PidFd;
+use rawio::private;
 
 use super::super::mounts::wait_for_the_last;
 use super::talk::{Request, Response};
@@ -169,27 +169,14 @@ fn lock(
     path: &Path,
     snapshotter: &PidFd,
     interrupt: &Interrupt,
-) -> anyhow::Result<Option<Flock<File>>> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let mut options = File::options();
-        let file = options.create(true).truncate(false).write(true).open(path);
-        let file = file.with_context(|| format!("opening {}", path.display()))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(Some(lock)),
-            Err((_, Errno::EWOULDBLOCK)) => {}
-            Err((_, errno)) => {
-                return Err(errno).with_context(|| format!("locking {}", path.display()));
-            }
-        }
-        let mut waits = [PollFd::new(interrupt.fd(), PollFlags::POLLIN)];
-        // Ended early by a signal, which is asked for next.
-        let _events = poll(&mut waits, PollTimeout::from(LOOK_EVERY_MS));
-        let is_gone = snapshotter.ended_within(Duration::ZERO)?;
-        if is_gone || interrupt.asked() || Instant::now() >= deadline {
-            return Ok(None);
-        }
-    }
+) -> anyhow::Result<Option<FileLock>> {
+    let locking = || format!("locking {}", path.display());
+    let file = private::open_or_create(path).with_context(locking)?;
+    let is_over = || {
+        let is_gone = snapshotter.ended_within(Duration::ZERO).unwrap_or(true);
+        is_gone || interrupt.asked()
+    };
+    FileLock::unless(file, PATIENCE, is_over).with_context(locking)
 }
 
 struct Recorder {
