@@ -37,6 +37,8 @@ enum Part {
     Python,
     /// How many a second, with several at once
     Rate,
+    /// How many bare processes the kernel makes a second, by their namespaces
+    Floor,
     /// One large package that all handlers import
     Package,
     /// Many that are alive
@@ -84,6 +86,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if wants(Part::Rate) {
         add(sandboxes::rates(&stage)?);
+    }
+    if wants(Part::Floor) {
+        add(sandboxes::floor(&stage)?);
     }
     if wants(Part::Package) {
         add(sandboxes::package(&stage, args.rounds.min(100))?);

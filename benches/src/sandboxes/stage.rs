@@ -17,6 +17,8 @@ use super::docker::Docker;
 pub struct Stage {
     pub(super) sandboxes: Sandboxes,
     dir: tempfile::TempDir,
+    /// The records of the sandboxes.
+    _run: tempfile::TempDir,
     next_docker: AtomicU64,
 }
 
@@ -81,8 +83,10 @@ impl Stage {
         fs::write(&noop, noop_program()?)?;
         fs::set_permissions(&noop, fs::Permissions::from_mode(0o755))?;
         fs::create_dir(dir.path().join("store"))?;
+        // In memory, as `/run` is on most machines: each start makes a file there, and each end removes it.
+        let run = tempfile::tempdir_in("/dev/shm")?;
         let config = Config::new(
-            dir.path().join("run"),
+            run.path().join("sandbox"),
             &format!("bench-sandbox-{}", std::process::id()),
         );
         let sandboxes = Sandboxes::open(config)?;
@@ -96,12 +100,17 @@ impl Stage {
         Ok(Self {
             sandboxes,
             dir,
+            _run: run,
             next_docker: AtomicU64::new(0),
         })
     }
 
+    pub(super) fn noop_root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
     pub(super) fn noop_path(&self) -> PathBuf {
-        self.dir.path().join("root/bin/noop")
+        self.noop_root().join("bin/noop")
     }
 
     pub(super) fn noop_request(&self) -> Request {

@@ -26,6 +26,11 @@ pub enum ConfineError {
     /// The filter of system calls cannot be made.
     #[error("compiling the filter of system calls failed")]
     Filter(#[from] seccompiler::BackendError),
+    /// A call has a condition that its filter cannot test.
+    #[error(
+        "the filter of system calls cannot test the arguments of the call {0}: compile it by another way"
+    )]
+    Condition(i64),
     /// The kernel refuses the filter of system calls.
     #[error("filtering system calls failed")]
     Calls(#[from] seccompiler::Error),

@@ -10,6 +10,8 @@
 //!
 //! The filters are for processes that are started with them, so they are returned and not applied.
 
+mod refusal;
+
 use std::os::fd::OwnedFd;
 
 use landlock::{Ruleset, RulesetAttr as _, Scope};
@@ -52,11 +54,9 @@ pub fn inherited() -> Result<Vec<Vec<Instruction>>, ConfineError> {
 /// # Errors
 /// If the list does not compile.
 pub fn own() -> Result<Vec<Instruction>, ConfineError> {
-    let refused = SeccompAction::Errno(Errno::EPERM as u32);
-    let lists = [lists::GUEST_REFUSED.calls];
     // Its flags are in memory, which no filter sees: libc makes `clone` instead.
     let mut filter = missing(SYS_CLONE3).to_vec();
-    filter.extend(convert(program(&lists, refused, SeccompAction::Allow)?));
+    filter.extend(refusal::of(lists::GUEST_REFUSED.calls)?);
     Ok(filter)
 }
 
@@ -65,13 +65,15 @@ const SYS_CLONE3: u32 = 435;
 
 /// Loads the number of the call (`BPF_LD | BPF_W | BPF_ABS` at 0 of `seccomp_data`).
 const LOAD_NUMBER: Instruction = (0x20, 0, 0, 0);
+/// `BPF_JMP | BPF_JEQ | BPF_K`.
+const IF_EQUAL: u16 = 0x15;
+/// `BPF_RET | BPF_K` with `SECCOMP_RET_ALLOW`.
+const ALLOW: Instruction = (0x06, 0, 0, 0x7fff_0000);
 /// `BPF_RET | BPF_K` with `SECCOMP_RET_ERRNO | ENOSYS`.
 const MISSING: Instruction = (0x06, 0, 0, 0x0005_0000 | 38);
 
 /// Makes one system call fail as if the kernel did not know it. All others continue with the next instructions.
 const fn missing(number: u32) -> [Instruction; 3] {
-    /// `BPF_JMP | BPF_JEQ | BPF_K`.
-    const IF_EQUAL: u16 = 0x15;
     [LOAD_NUMBER, (IF_EQUAL, 0, 1, number), MISSING]
 }
 
@@ -99,8 +101,6 @@ fn convert(program: BpfProgram) -> Vec<Instruction> {
 fn without_x32() -> Vec<Instruction> {
     /// `BPF_JMP | BPF_JGE | BPF_K` over `__X32_SYSCALL_BIT`.
     const IF_X32: Instruction = (0x35, 0, 1, 0x4000_0000);
-    /// `BPF_RET | BPF_K` with `SECCOMP_RET_ALLOW`.
-    const ALLOW: Instruction = (0x06, 0, 0, 0x7fff_0000);
     vec![LOAD_NUMBER, IF_X32, MISSING, ALLOW]
 }
 

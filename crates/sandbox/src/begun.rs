@@ -58,7 +58,10 @@ impl Drop for Untaken {
     fn drop(&mut self) {
         match PidFd::open(self.0) {
             Ok(process) => process::end(&process),
-            Err(error) => log::error!("the process {} may run on: {error}", self.0),
+            Err(error) => {
+                log::warn!("opening the process {}: {error}; it is ended", self.0);
+                process::end_child(self.0);
+            }
         }
     }
 }
@@ -138,10 +141,17 @@ fn named(names: &[&'static str], error: StartError) -> SandboxError {
     }
 }
 
-/// Starts a process by steps that have names, on the calling thread. It is a copy of this one: others in its sandbox are of
-/// the same user, and must not find our memory in it.
-pub(crate) fn start(steps: &[(&'static str, Step<'_>)], birth: Birth<'_>) -> Result<Started> {
+/// Starts a process by steps that have names, on the calling thread, and calls `born` when it is born. It is a copy of this
+/// one: others in its sandbox are of the same user, and must not find our memory in it.
+pub(crate) fn start(
+    steps: &[(&'static str, Step<'_>)],
+    birth: Birth<'_>,
+    born: impl FnOnce(),
+) -> Result<Started> {
     let (names, steps): (Vec<_>, Vec<_>) = steps.iter().cloned().unzip();
-    let started = Steps(&steps).start(birth, PATIENCE, |_| Ok(()));
+    let started = Steps(&steps).start(birth, PATIENCE, |_| {
+        born();
+        Ok(())
+    });
     started.map_err(|error| named(&names, error))
 }

@@ -2,7 +2,8 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,18 +43,22 @@ impl Execution {
         let thread = std::thread::Builder::new()
             .name("sandbox-exec".to_owned())
             .spawn(move || {
-                sandbox.with_controls(|controls| {
-                    enter(&sandbox)?;
-                    confine_starter()?;
-                    begin(
-                        &request,
-                        &strings,
-                        &stdio,
-                        user,
-                        &confinement,
-                        &controls.group,
-                    )
-                })
+                let held = sandbox.hold_running()?;
+                let places = Places::of(&held.group)?;
+                enter(&sandbox)?;
+                confine_starter()?;
+                // The sandbox ends behind all processes that were born in it. On its way to its program this one may be
+                // kept by others of its user, and the sandbox must not be out of reach meanwhile.
+                let born = || drop(held);
+                begin(
+                    &request,
+                    &strings,
+                    &stdio,
+                    user,
+                    &confinement,
+                    &places,
+                    born,
+                )
             });
         let thread = thread.map_err(step("starting a thread"))?;
         let started = thread.join().map_err(|_| SandboxError::Closed)??;
@@ -90,6 +95,24 @@ impl Drop for Execution {
             // Uninterruptible sleep ends at some time, and a process that is not reaped stays.
             let _late = self.wait(Duration::from_secs(10));
         }
+    }
+}
+
+/// The control groups of a new process, opened for it: those of the sandbox may be given back before it is there.
+struct Places {
+    birth: OwnedFd,
+    legacy: Vec<OwnedFd>,
+}
+
+impl Places {
+    fn of(group: &Group) -> Result<Self> {
+        let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+        let legacy: io::Result<_> = group.legacy().into_iter().map(copy).collect();
+        let copied = copy(group.birth()).and_then(|birth| {
+            let legacy = legacy?;
+            Ok(Self { birth, legacy })
+        });
+        copied.map_err(step("copying a descriptor"))
     }
 }
 
@@ -134,7 +157,8 @@ fn begin(
     stdio: &[OwnedFd; 3],
     user: User,
     confinement: &Confinement,
-    group: &Group,
+    places: &Places,
+    born: impl FnOnce(),
 ) -> Result<Started> {
     let stdio = stdio.each_ref().map(OwnedFd::as_fd);
     let (arguments, variables) = strings;
@@ -142,8 +166,9 @@ fn begin(
         return Err(SandboxError::Invalid("there is no program".to_owned()));
     };
     let mut steps = Vec::new();
-    for procs in group.legacy() {
-        steps.push(("joining a control group", Step::JoinCgroup(procs)));
+    for procs in &places.legacy {
+        let join = Step::JoinCgroup(procs.as_fd());
+        steps.push(("joining a control group", join));
     }
     let scope = confinement.scope_of(request.network);
     let filter = &confinement.filter;
@@ -153,7 +178,7 @@ fn begin(
     steps.push(("executing the program", execute));
     let birth = Birth {
         namespaces: 0,
-        cgroup: Some(group.birth()),
+        cgroup: Some(places.birth.as_fd()),
     };
-    start(&steps, birth)
+    start(&steps, birth, born)
 }

@@ -80,6 +80,18 @@ impl Stream {
         pipe.ok().map(Self::of)
     }
 
+    /// Opens the pipe of a sandbox of a former program: one of these processes has it as its output. If none has, nobody writes
+    /// to it any more, and it has ended.
+    pub(crate) fn find(processes: &[u32], inode: u64) -> Self {
+        let outputs = processes.iter().flat_map(|&pid| [(pid, 1), (pid, 2)]);
+        let mut found = outputs.filter_map(|(pid, number)| Self::reopen(pid, number, inode));
+        found.next().unwrap_or(Self {
+            pipe: None,
+            kept: Vec::new(),
+            dropped: 0,
+        })
+    }
+
     /// Our end of the pipe.
     pub(crate) fn pipe(&self) -> Option<&File> {
         self.pipe.as_ref()

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 use rawio::pidfd::PidFd;
@@ -116,6 +116,22 @@ pub(crate) fn exit_status(process: &PidFd, pid: u32) -> ExitStatus {
 
 /// How long a process that was killed may take to end: one that waits for a disk cannot die before the disk answers.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Kills a child of ours that nobody else reaps, and reaps it, where no more descriptors can be opened.
+pub(crate) fn end_child(pid: u32) {
+    use nix::sys::signal::{Signal, kill};
+    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+    let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+    let _gone = kill(pid, Signal::SIGKILL);
+    let deadline = Instant::now() + DEATH_PATIENCE;
+    while waitpid(pid, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {
+        if Instant::now() > deadline {
+            log::error!("the process {pid} was killed and has not ended");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// Kills a child of ours, and reaps it.
 pub(crate) fn end(process: &PidFd) {

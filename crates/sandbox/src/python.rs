@@ -64,7 +64,7 @@ impl Sandboxes {
         &self,
         parent: Option<&Arc<Zygote>>,
         make: impl FnOnce(
-            Users,
+            Arc<Users>,
             Arc<Lent>,
             Group,
         ) -> std::result::Result<Zygote, Box<(SandboxError, Option<Group>)>>,
@@ -105,30 +105,30 @@ impl Sandboxes {
     }
 
     /// Returns unused user IDs. That may require ending Zygotes.
-    fn users_for(&self, parent: Option<&Arc<Zygote>>) -> Result<Users> {
-        let all = self.config.sandboxes_max;
-        // Behind those of sandboxes that are no Zygote's.
-        let first = self.config.first_uid + all;
-        loop {
-            if let Some(users) =
-                self.shared
-                    .zygotes
-                    .free_users(parent.map(Arc::as_ref), first, all + 1)
-            {
-                return Ok(users);
-            }
+    fn users_for(&self, parent: Option<&Arc<Zygote>>) -> Result<Arc<Users>> {
+        let zygotes = &self.shared.zygotes;
+        let is_root = match parent {
+            None => IsRoot::Wanted,
+            Some(_) => IsRoot::Any,
+        };
+        while zygotes.is_full(is_root) {
             let least = match parent {
-                None => self
-                    .shared
-                    .zygotes
+                None => zygotes
                     .least(IsRoot::Wanted)
-                    .or_else(|| self.shared.zygotes.least(IsRoot::Any)),
+                    .or_else(|| zygotes.least(IsRoot::Any)),
                 Some(_) => None,
             };
             let least = least.ok_or(SandboxError::Full(ZYGOTES_MAX))?;
-            self.shared.zygotes.evicted.fetch_add(1, Relaxed);
+            zygotes.evicted.fetch_add(1, Relaxed);
             self.end_zygote(&least);
         }
+        let users = zygotes.take_users(parent.map(Arc::as_ref), || self.shared.users());
+        users.ok_or_else(|| {
+            SandboxError::Invalid(
+                "there are no users for another Zygote: sandboxes of former ones still have them"
+                    .to_owned(),
+            )
+        })
     }
 
     /// Notes which modules a program of Python has imported: the next Zygote of its packages imports those that all
@@ -237,8 +237,9 @@ impl Sandboxes {
                 }
                 Err(error @ SandboxError::Zygote { .. }) => {
                     log::warn!("{error}; it is replaced, and the sandbox starts without it");
-                    self.shared.zygotes.replaced.fetch_add(1, Relaxed);
-                    self.end_zygote(&zygote.id);
+                    if self.end_zygote(&zygote.id) {
+                        self.shared.zygotes.replaced.fetch_add(1, Relaxed);
+                    }
                 }
                 Err(error) if prepared.request.network == Network::Veth => {
                     log::warn!(
@@ -453,7 +454,7 @@ impl Sandboxes {
                 forked => return forked,
             }
         }
-        let group = zygote.lent.take(pool)?;
+        let group = zygote.take_group(pool)?;
         self.fork_in(group, zygote, packages, prepared, None)
     }
 

@@ -29,10 +29,27 @@ pub(crate) struct Found {
     phase: Phase,
 }
 
-/// Finds the running sandboxes, and removes the rest of others.
-pub(crate) fn find(hierarchies: &Hierarchies, records: &Records) -> Result<Vec<Found>> {
+/// What there is of a former program.
+#[derive(Debug, Default)]
+pub(crate) struct Former {
+    pub(crate) running: Vec<Found>,
+    /// Slots of those that have ended and whose groups could not be removed.
+    pub(crate) stuck: Vec<u32>,
+}
+
+impl Former {
+    /// Returns the slots that are not free.
+    pub(crate) fn slots(&self) -> Vec<u32> {
+        let running = self.running.iter().map(|found| found.slot);
+        running.chain(self.stuck.iter().copied()).collect()
+    }
+}
+
+/// Finds the running sandboxes, and removes the rest of others. What cannot be removed is left for the next program: the
+/// sandboxes that run must not wait for that.
+pub(crate) fn find(hierarchies: &Hierarchies, records: &Records) -> Result<Former> {
     let mut written = records.list()?;
-    let mut found = Vec::new();
+    let mut found = Former::default();
     find_in(
         &hierarchies.unified,
         hierarchies,
@@ -71,7 +88,7 @@ fn find_in(
     hierarchies: &Hierarchies,
     written: &mut Vec<(u32, Option<Record>)>,
     records: &Records,
-    found: &mut Vec<Found>,
+    found: &mut Former,
 ) -> Result<()> {
     for name in names_in(dir)? {
         let Ok(slot) = name.parse() else { continue };
@@ -79,11 +96,14 @@ fn find_in(
         let of_slot = written.iter().position(|(of, _)| *of == slot);
         let record = of_slot.and_then(|place| written.swap_remove(place).1);
         match record.and_then(|record| running(dir, slot, record, &group)) {
-            Some(sandbox) => found.push(sandbox),
+            Some(sandbox) => found.running.push(sandbox),
             None => {
                 log::info!("the sandbox in slot {slot} has ended, or was never told of");
                 records.remove(slot);
-                group.remove()?;
+                if let Err(error) = group.remove() {
+                    log::error!("the control group {slot} stays behind: {error}");
+                    found.stuck.push(slot);
+                }
             }
         }
     }
@@ -120,10 +140,11 @@ impl Found {
             phase,
             ..
         } = self;
-        let streams = record.pipes.and_then(|[out, err]| {
-            let out = Stream::reopen(record.pid, 1, out)?;
-            let err = Stream::reopen(record.pid, 2, err)?;
-            Some([out, err])
+        let streams = record.pipes.map(|pipes| {
+            // A program may have closed one of its own and left it to others that it has started.
+            let mut processes = vec![record.pid];
+            processes.extend(group.processes().unwrap_or_default());
+            pipes.map(|inode| Stream::find(&processes, inode))
         });
         let controls = Controls {
             group,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 
@@ -206,12 +206,24 @@ impl Sandbox {
     pub fn pause(&self) -> Result<()> {
         let controls = self.controls.lock();
         let group = &controls.as_ref().ok_or_else(|| self.ended())?.group;
-        group.freeze()?;
-        group.reclaim()?;
-        let left = group.memory_bytes()?.saturating_add(PAUSED_SPARE_BYTES);
-        group.limit_memory(left.min(self.record.request.limits.memory_bytes))?;
+        let paused = group.freeze().and_then(|()| self.shrink(group));
+        if paused.is_err() && self.phase() != Phase::Paused {
+            // What is told to run runs.
+            let limited = group.limit_memory(self.record.request.limits.memory_bytes);
+            if let Err(error) = limited.and(group.thaw()) {
+                log::error!("the sandbox {} may stay frozen: {error}", self.id());
+            }
+        }
+        paused?;
         self.enter(Phase::Paused);
         Ok(())
+    }
+
+    /// Gives back the memory of a frozen sandbox, and has it take little more.
+    fn shrink(&self, group: &Group) -> Result<()> {
+        group.reclaim()?;
+        let left = group.memory_bytes()?.saturating_add(PAUSED_SPARE_BYTES);
+        group.limit_memory(left.min(self.record.request.limits.memory_bytes))
     }
 
     /// Resumes its processes.
@@ -290,6 +302,18 @@ impl Sandbox {
     pub(crate) fn with_controls<T>(&self, act: impl FnOnce(&Controls) -> Result<T>) -> Result<T> {
         let controls = self.controls.lock();
         act(controls.as_ref().ok_or_else(|| self.ended())?)
+    }
+
+    /// Holds its controls while something begins in it that a frozen sandbox would not let go on.
+    pub(crate) fn hold_running(&self) -> Result<MappedMutexGuard<'_, Controls>> {
+        let controls = self.controls.lock();
+        if self.phase() == Phase::Paused {
+            return Err(SandboxError::Invalid(format!(
+                "the sandbox {} is paused: resume it first",
+                self.id()
+            )));
+        }
+        MutexGuard::try_map(controls, Option::as_mut).map_err(|_| self.ended())
     }
 
     /// Takes the resources to return; they cannot be used any more.

@@ -134,8 +134,8 @@ impl Sandboxes {
         let hierarchies = Hierarchies::open(&config.cgroup)?;
         let records = Records::open(dir.join("sandboxes"))?;
         let found = restore::find(&hierarchies, &records)?;
-        let taken: Vec<u32> = found.iter().map(|found| found.slot).collect();
-        let pool = Pool::new(hierarchies, config.sandboxes_max, &taken);
+        let pool = Pool::new(hierarchies, config.sandboxes_max, &found.slots());
+        let found = found.running;
         let addresses: Vec<_> = found.iter().filter_map(Found::address).collect();
         let networks = Networks::open(config.bridge.as_ref(), &dir, &addresses)?;
         // Behind those of sandboxes that are no Zygote's.
@@ -147,7 +147,7 @@ impl Sandboxes {
             config,
             shared,
             confinement: Arc::new(Confinement::new()?),
-            preparing: Later::start("sandbox-spares")?,
+            preparing: Later::start("sandbox-spares", 1)?,
             bases: RwLock::default(),
             known: Mutex::default(),
             started: AtomicU64::new(0),

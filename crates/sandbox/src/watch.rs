@@ -27,6 +27,10 @@ const SLEEP: Duration = Duration::from_secs(60);
 /// How long until strays are looked for that are about to end.
 const STRAYS: Duration = Duration::from_secs(1);
 
+/// Threads that end namespaces of mounts. Each waits for all processors meanwhile, and those that do at the same time wait
+/// for the same.
+const CLOSERS: usize = 4;
+
 /// What an event is about: the key of a sandbox times this, plus one of these.
 const KINDS: u64 = 4;
 const END: u64 = 0;
@@ -69,7 +73,7 @@ impl Shared {
             networks,
             records,
             zygotes,
-            closer: Later::start("sandbox-closer")?,
+            closer: Later::start("sandbox-closer", CLOSERS)?,
             epoll,
             wake,
             closing: AtomicBool::new(false),
@@ -132,6 +136,12 @@ impl Shared {
         watched.values().map(|sandbox| sandbox.pid()).collect()
     }
 
+    /// Returns the users of those that run.
+    pub(crate) fn users(&self) -> BTreeSet<u32> {
+        let watched = self.watched.lock();
+        watched.values().map(|sandbox| sandbox.user()).collect()
+    }
+
     fn run(self: &Arc<Self>) {
         let mut events = [EpollEvent::empty(); 64];
         while !self.closing.load(Relaxed) {
@@ -160,7 +170,7 @@ impl Shared {
     /// Reaps what packages in Zygotes have left to us.
     pub(crate) fn reap_strays(&self) {
         let zygotes = &self.zygotes;
-        zygotes.strays.reap(&zygotes.users, || {
+        zygotes.strays.reap(&zygotes.users(), || {
             let mut known = self.pids();
             known.extend(zygotes.pids());
             known

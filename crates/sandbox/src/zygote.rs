@@ -13,6 +13,7 @@ mod imports;
 mod launch;
 mod pool;
 mod protocol;
+mod ranges;
 mod spares;
 mod strays;
 mod users;
@@ -44,7 +45,7 @@ pub(crate) use spares::Waiting;
 pub(crate) use users::Users;
 
 use crate::cache::Hits;
-use crate::cgroup::{Group, Lent};
+use crate::cgroup::{Group, Lent, Pool};
 use crate::error::{Result, SandboxError, step};
 use crate::launch::{Parts, User};
 use crate::network::{Lease, Network, Networks};
@@ -140,7 +141,8 @@ pub(crate) struct Zygote {
     pub(crate) forks: AtomicU64,
     /// How often it was of use lately, itself or one that descends from it.
     pub(crate) hits: Mutex<Hits>,
-    pub(crate) users: Users,
+    /// Its users, and its children's.
+    users: Arc<Users>,
     started: Started,
     control: Mutex<Conversation>,
     group: Mutex<Option<Group>>,
@@ -167,6 +169,16 @@ pub(crate) struct Child {
 }
 
 impl Zygote {
+    /// Takes a control group for a child.
+    pub(crate) fn take_group(&self, pool: &Pool) -> Result<Group> {
+        self.lent
+            .take(pool)
+            .map_err(|error| match self.lent.is_closed() {
+                true => self.fault("has been ended".to_owned()),
+                false => error,
+            })
+    }
+
     /// Has a child run a request, as the user of a group: one that waits in it, or a new one.
     pub(crate) fn fork(
         &self,

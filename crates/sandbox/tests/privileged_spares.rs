@@ -137,3 +137,36 @@ fn children_that_wait_end_with_their_zygote_and_with_the_program() {
     assert_eq!(processes(&rig), [""; 0]);
     rig.reopen();
 }
+
+/// A Zygote is evicted while a start waits for its child, which then fails: the sandbox starts without it.
+#[test]
+fn a_start_whose_zygote_is_evicted_goes_on_without_it() {
+    let rig = Rig::new();
+    let slow = "import os, time
+set_groups, hold = os.setgroups, '/packages/slow==1/hold'
+def slow(groups):
+    held = os.path.exists(hold)
+    while os.path.exists(hold): time.sleep(0.01)
+    if held: os._exit(3)
+    set_groups(groups)
+os.setgroups = slow";
+    let packages = store(&[("slow==1", slow)]);
+    let id = zygote(&rig, &["slow==1"], packages.path()).id;
+    let request = || script("print('ran')", &["slow==1"], Some(packages.path()));
+    ends_well(&rig, request());
+    until_one_waits(&rig);
+    let hold = packages.path().join("slow==1/hold");
+    fs::write(&hold, "").unwrap();
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| rig.run(request()));
+        Rig::wait_until("it has the child that waits", || {
+            rig.sandboxes().zygotes()[0].waiting == 0
+        });
+        rig.sandboxes().evict(&id).unwrap();
+        fs::remove_file(&hold).unwrap();
+        let (exit, said) = start.join().unwrap();
+        assert_eq!((exit.status, said.as_str()), (ExitStatus::Code(0), "ran\n"));
+    });
+    let counts = rig.sandboxes().zygote_counts();
+    assert_eq!((counts.fresh, counts.replaced), (1, 0));
+}

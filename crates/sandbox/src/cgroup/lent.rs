@@ -52,6 +52,11 @@ impl Lent {
         }
     }
 
+    /// Returns whether its Zygote has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.ready.lock().is_none()
+    }
+
     /// Returns one, after the last process in it has ended, or removes it.
     pub(crate) fn put_back(&self, mut group: Group, pool: &Pool) {
         if let Err(error) = group.reset() {

@@ -30,12 +30,12 @@ use crate::stdio::null_stdio;
 pub(crate) fn derive(
     parent: &Zygote,
     spec: ZygoteSpec,
-    users: Users,
+    users: Arc<Users>,
     lent: Arc<Lent>,
     mut group: Group,
     pool: &Pool,
 ) -> std::result::Result<Zygote, Box<(SandboxError, Group)>> {
-    match begin(parent, &spec, users, &mut group, pool) {
+    match begin(parent, &spec, *users, &mut group, pool) {
         Ok((id, started, control, own_ms)) => {
             let mut ancestry = parent.ancestry.clone();
             ancestry.push(Zygote::describe(&id, &spec.packages));
@@ -77,7 +77,7 @@ fn begin(
     let (go, mut tell) = io::pipe().map_err(step("making a pipe"))?;
     let (control, theirs) = Control::pair().map_err(step("making a socket"))?;
     // It can only be born in a group of its parent's, and is moved before it does anything.
-    let cradle = parent.lent.take(pool)?;
+    let cradle = parent.take_group(pool)?;
     let born: Result<Started> = (|| {
         let stdio = null_stdio()?;
         let groups = group.legacy();

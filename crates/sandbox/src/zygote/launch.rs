@@ -51,11 +51,11 @@ pub(crate) fn launch(
     spec: ZygoteSpec,
     starters: &Starters,
     filter: String,
-    users: Users,
+    users: Arc<Users>,
     lent: Arc<Lent>,
     group: Group,
 ) -> std::result::Result<Zygote, Failure> {
-    let begun = begin(&spec, starters, filter, users, group);
+    let begun = begin(&spec, starters, filter, *users, group);
     let (started, control, group) = begun?;
     let failed = |error: SandboxError, group: Group| {
         end(&started.process);

@@ -1,5 +1,6 @@
 //! The Zygotes of a program: look-up, creation, replacement and eviction.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Zygote;
 use super::choice::{Candidate, Needs, best, plan};
 use super::imports::Imports;
+use super::ranges::Ranges;
 use super::strays::Strays;
 use super::users::Users;
 use crate::cache::{Kept, first_to_go};
@@ -55,8 +57,8 @@ pub(crate) enum IsRoot {
 /// All Zygotes.
 #[derive(Debug)]
 pub(crate) struct Zygotes {
-    /// Those that Zygotes and their children are, as the machine sees them.
-    pub(crate) users: Range<u32>,
+    /// The users that they and their children are, as the machine sees them.
+    ranges: Ranges,
     pub(crate) strays: Strays,
     pub(crate) live: Mutex<Vec<Living>>,
     pub(crate) needs: Mutex<Needs>,
@@ -79,9 +81,8 @@ pub(crate) struct Living {
 impl Zygotes {
     /// With users from `first` on, of which a Zygote has `unit` for itself and its children.
     pub(crate) fn new(first: u32, unit: u32) -> Self {
-        let one = Users::root(first, unit, 0);
         Self {
-            users: first..first + one.count() * ROOTS_MAX,
+            ranges: Ranges::new(first, unit),
             strays: Strays::default(),
             live: Mutex::default(),
             needs: Mutex::default(),
@@ -135,24 +136,28 @@ impl Zygotes {
         Some(live.swap_remove(place))
     }
 
-    /// Returns an unused range of users, below those of a parent if there is one, or `None` if another Zygote must
-    /// be evicted first.
-    pub(crate) fn free_users(
+    /// Returns whether there can be one more only if another one is evicted.
+    pub(crate) fn is_full(&self, is_root: IsRoot) -> bool {
+        let live = self.live.lock();
+        let has_no_parent = |living: &&Living| living.zygote.parent.is_none();
+        let roots = live.iter().filter(has_no_parent).count();
+        live.len() >= ZYGOTES_MAX as usize
+            || (is_root == IsRoot::Wanted && roots >= ROOTS_MAX as usize)
+    }
+
+    /// Takes a range of users for one, below those of its parent if it has one: see [`Ranges::take`].
+    pub(crate) fn take_users(
         &self,
         parent: Option<&Zygote>,
-        first: u32,
-        unit: u32,
-    ) -> Option<Users> {
-        let live = self.live.lock();
-        if live.len() >= ZYGOTES_MAX as usize {
-            return None;
-        }
-        let is_free = |users: &Users| live.iter().all(|living| living.zygote.users != *users);
-        let mut ranges: Box<dyn Iterator<Item = Users>> = match parent {
-            Some(parent) => Box::new((0..).map_while(|number| parent.users.branch(number))),
-            None => Box::new((0..ROOTS_MAX).map(|block| Users::root(first, unit, block))),
-        };
-        ranges.find(is_free)
+        of_sandboxes: impl FnOnce() -> BTreeSet<u32>,
+    ) -> Option<Arc<Users>> {
+        let parent = parent.map(|parent| *parent.users);
+        self.ranges.take(parent, of_sandboxes)
+    }
+
+    /// All users that they and their children can be, as the machine sees them.
+    pub(crate) fn users(&self) -> Range<u32> {
+        self.ranges.all()
     }
 
     /// Returns the cache data of each, to choose which is evicted first.

@@ -105,7 +105,7 @@ impl Zygote {
         if !self.spares.are_wanted() {
             return Ok(());
         }
-        let group = self.lent.take(pool)?;
+        let group = self.take_group(pool)?;
         match self.fork_spare(&group) {
             Ok(waiting) => {
                 let spare = Spare { group, waiting };

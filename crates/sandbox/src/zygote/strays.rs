@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 
 use crate::process;
 
@@ -23,6 +24,8 @@ pub(crate) struct Strays {
     begun: AtomicU64,
     done: AtomicU64,
     due: AtomicBool,
+    /// Held by who reaps: two could take the same number, and the second one that of another process.
+    reaping: Mutex<()>,
 }
 
 /// A start by a Zygote, until its process is known.
@@ -52,6 +55,10 @@ impl Strays {
     /// does not name. It is due again if some have not ended, or a start is underway: then nothing is done.
     pub(crate) fn reap(&self, users: &Range<u32>, known: impl FnOnce() -> HashSet<u32>) {
         self.due.store(false, SeqCst);
+        let Some(_alone) = self.reaping.try_lock() else {
+            self.expect();
+            return;
+        };
         let found = self.while_quiet(|| {
             // Before the others: one that is known now may be reaped, and its number be another's, by then.
             let known = known();

@@ -5,6 +5,8 @@
 //! each sandbox, and root: the first unit is the Zygote's own and its children's, the others are ranges of Zygotes
 //! below it. No two Zygotes share a unit, and so none can signal or trace processes of another.
 
+use std::ops::Range;
+
 /// Zygotes that can be forked from one.
 pub(crate) const BRANCHES: u32 = 7;
 
@@ -37,6 +39,11 @@ impl Users {
     /// How many users are in it.
     pub(crate) fn count(self) -> u32 {
         self.unit * (BRANCHES + 1).pow(self.levels - 1)
+    }
+
+    /// Its users, and those of all ranges below it.
+    pub(crate) fn all(self) -> Range<u32> {
+        self.first..self.first + self.count()
     }
 
     /// The range of a Zygote below, if there can be one.

@@ -1,0 +1,141 @@
+//! A short filter that refuses calls with `EPERM`.
+//!
+//! Each sandbox loads one anew. The kernel translates it then, and runs it once for each number of a call to know which are
+//! always allowed, so its length is a part of each start. The filter that `seccompiler` makes has some eight instructions for
+//! each flag of a call; here one instruction tests all of them.
+
+use crate::ConfineError;
+use crate::calls::lists::{Argument, Call, Is};
+
+use super::{ALLOW, IF_EQUAL, Instruction, LOAD_NUMBER};
+
+/// Loads the architecture of the call, which is at 4 of `seccomp_data`.
+const LOAD_ARCHITECTURE: Instruction = (0x20, 0, 0, 4);
+/// `BPF_RET | BPF_K` with `SECCOMP_RET_KILL_PROCESS`.
+const KILL: Instruction = (0x06, 0, 0, 0x8000_0000);
+/// `BPF_RET | BPF_K` with `SECCOMP_RET_ERRNO | EPERM`.
+const REFUSE: Instruction = (0x06, 0, 0, 0x0005_0000 | 1);
+/// `BPF_JMP | BPF_JSET | BPF_K`: whether one of these bits is set.
+const IF_ANY: u16 = 0x45;
+
+/// `AUDIT_ARCH_X86_64` and `AUDIT_ARCH_AARCH64` of linux/audit.h.
+const ARCHITECTURE: u32 = match cfg!(target_arch = "aarch64") {
+    true => 0xc000_00b7,
+    false => 0xc000_003e,
+};
+
+/// Returns a filter that refuses these calls, or those of them with one of their flags, and allows all others.
+///
+/// # Errors
+/// If a call has conditions of another kind.
+pub(super) fn of(calls: &[Call]) -> Result<Vec<Instruction>, ConfineError> {
+    let mut filter = vec![
+        LOAD_ARCHITECTURE,
+        (IF_EQUAL, 1, 0, ARCHITECTURE),
+        KILL,
+        LOAD_NUMBER,
+    ];
+    for call in calls {
+        let number = u32::try_from(call.number).map_err(|_| unknown(call))?;
+        match flags_of(call)? {
+            None => filter.extend([(IF_EQUAL, 0, 1, number), REFUSE]),
+            Some((index, flags)) => filter.extend([
+                (IF_EQUAL, 0, 4, number),
+                // The lower half of an argument, which are at 16 of `seccomp_data`.
+                (0x20, 0, 0, 16 + 8 * u32::from(index)),
+                (IF_ANY, 0, 1, flags),
+                REFUSE,
+                ALLOW,
+            ]),
+        }
+    }
+    filter.push(ALLOW);
+    Ok(filter)
+}
+
+/// The flags of which each has a call refused, and which argument has them.
+fn flags_of(call: &Call) -> Result<Option<(u8, u32)>, ConfineError> {
+    let mut all: Option<(u8, u32)> = None;
+    for Argument { index, is } in call.only {
+        let Is::With(flag) = is else {
+            return Err(unknown(call));
+        };
+        let flag = u32::try_from(*flag).map_err(|_| unknown(call))?;
+        // More than one bit would have to be set together.
+        if !flag.is_power_of_two() || all.is_some_and(|(of, _)| of != *index) {
+            return Err(unknown(call));
+        }
+        all = Some((*index, all.map_or(0, |(_, flags)| flags) | flag));
+    }
+    Ok(all)
+}
+
+fn unknown(call: &Call) -> ConfineError {
+    ConfineError::Condition(call.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use seccompiler::SeccompAction;
+
+    use super::super::convert;
+    use super::*;
+    use crate::calls::{lists, program};
+
+    /// What the kernel returns for a call.
+    fn run(filter: &[Instruction], architecture: u32, number: u32, argument: u32) -> u32 {
+        let (mut at, mut value) = (0_usize, 0_u32);
+        loop {
+            let (code, jump_true, jump_false, operand) = filter[at];
+            at += 1;
+            let mut jump = |is: bool| at += usize::from(if is { jump_true } else { jump_false });
+            match code {
+                0x20 => {
+                    value = match operand {
+                        0 => number,
+                        4 => architecture,
+                        16 => argument,
+                        _ => 0,
+                    };
+                }
+                0x54 => value &= operand,
+                0x05 => at += usize::try_from(operand).unwrap(),
+                0x15 => jump(value == operand),
+                0x25 => jump(value > operand),
+                0x35 => jump(value >= operand),
+                0x45 => jump(value & operand != 0),
+                0x06 => return operand,
+                _ => panic!("{code:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn it_decides_as_the_long_one_and_is_short() {
+        let calls = lists::GUEST_REFUSED.calls;
+        let refused = SeccompAction::Errno(1);
+        let long = convert(program(&[calls], refused, SeccompAction::Allow).unwrap());
+        let short = of(calls).unwrap();
+        let arguments = (0..32)
+            .map(|bit| 1 << bit)
+            .chain([0, u32::MAX, 17, 0x0001_0011]);
+        let mut refused = 0;
+        for argument in arguments {
+            for number in 0..1024 {
+                for architecture in [ARCHITECTURE, 0x4000_0003] {
+                    let [expected, is] =
+                        [&long, &short].map(|filter| run(filter, architecture, number, argument));
+                    assert_eq!(is, expected, "{number} of {architecture:#x}, {argument:#x}");
+                    refused += u32::from(is == REFUSE.3);
+                }
+            }
+        }
+        assert!(refused > 36 * 10);
+        assert!(
+            short.len() <= 60 && long.len() > 3 * short.len(),
+            "{} {}",
+            short.len(),
+            long.len()
+        );
+    }
+}
