@@ -17,6 +17,9 @@ install)
     host systemctl enable --now yolofs-node.socket yolofs-node yolofs-snapshotter
     if [ "$changed" -gt 0 ]; then
         setup --yes
+    fi
+    # Or if that was done before, and interrupted here.
+    if [ "$changed" -gt 0 ] || host yolofs doctor --json | grep -q containerd-restart; then
         host systemctl restart containerd
     fi
     ;;

@@ -12,6 +12,7 @@ mod node;
 mod setup;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use lab::{Lab, fails, json, ok};
@@ -100,12 +101,65 @@ fn privileged_setup_refuses_what_it_cannot_do_without_harm() {
         said.contains("imports other files and no drop-ins: add"),
         "{said}"
     );
+    // What this containerd does not know is not advised: it migrates nothing.
+    fs::write(engine.config(), "# Old.\nroot = \"/nonexistent\"\n").unwrap();
+    let said = fails(1, &mut engine.setup(&["containerd", "--yes"]));
+    assert!(said.contains("put `version = 2` at its top"), "{said}");
     fs::write(engine.config(), "version = 2\n[broken\n").unwrap();
     let said = fails(1, &mut engine.setup(&["containerd", "--yes"]));
     assert!(said.contains("is no TOML"), "{said}");
     let verdict = verdicts(&engine.doctor());
     assert_eq!(verdict["containerd-config"], "fault", "{verdict:?}");
     assert!(!engine.config().with_file_name("conf.d").exists());
+}
+
+/// `containerd config default` writes an empty list of imports, and people begin with that.
+#[test]
+fn privileged_an_empty_list_of_imports_is_filled_and_comments_stay() {
+    let lab = Lab::new();
+    let head = format!("# Ours.\nimports = []\n# Theirs.\n{PLAIN}");
+    let engine = Engine::debian(&lab, &head);
+    let before = fs::read_to_string(engine.config()).unwrap();
+    let told = ok(&mut engine.setup(&["containerd"]));
+    assert!(
+        told.contains("    - imports = []\n    + imports = [\""),
+        "{told}"
+    );
+    ok(&mut engine.setup(&["containerd", "--yes"]));
+    let after = fs::read_to_string(engine.config()).unwrap();
+    let kept = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with("imports"));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(kept(&after), kept(&before));
+    ok(&mut engine.setup(&["--undo"]));
+    assert_eq!(fs::read_to_string(engine.config()).unwrap(), before);
+}
+
+/// What Docker's packages install for containerd has no version, and comments.
+#[test]
+fn privileged_what_dockers_packages_install_is_set_up_as_it_is() {
+    let lab = Lab::new();
+    let head = "# As Docker's packages have it.\n\
+                disabled_plugins = [\"cri\", \"io.containerd.nri.v1.nri\"]\n\n#oom_score = 0\n";
+    let mut engine = Engine::today(&lab, head, "");
+    let before = fs::read_to_string(engine.config()).unwrap();
+    ok(&mut engine.setup(&["containerd", "--yes"]));
+    let after = fs::read_to_string(engine.config()).unwrap();
+    assert!(after.ends_with(&before), "{after}");
+    engine.start_snapshotter();
+    engine.restart();
+    let verdict = verdicts(&engine.doctor());
+    for check in ["snapshotter", "unpack"] {
+        assert_eq!(
+            verdict[&format!("containerd-{check}")],
+            "fine",
+            "{verdict:?}"
+        );
+    }
+    engine.runs_a_container();
+    ok(&mut engine.setup(&["--undo"]));
+    assert_eq!(fs::read_to_string(engine.config()).unwrap(), before);
 }
 
 /// Docker's layers are served in place, so nothing of Docker's own changes.
@@ -118,6 +172,9 @@ fn privileged_docker_keeps_its_configuration() {
     fs::write(&daemon, format!("{{\"data-root\": {data:?}}}\n")).unwrap();
     let docker = ["docker", "--docker-config", daemon.to_str().unwrap()];
     ok(engine.setup(&docker).arg("--yes"));
+    // The record has the former content of files that may be secret.
+    let record = fs::metadata(lab.path("etc/setup.json")).unwrap();
+    assert_eq!(record.permissions().mode() & 0o777, 0o600);
     let env = fs::read_to_string(lab.path("etc/docker.env")).unwrap();
     assert!(
         env.ends_with(&format!("DATA_ROOT={}\n", data.display())),
@@ -161,6 +218,11 @@ fn privileged_containerd_of_today_runs_from_what_setup_wrote() {
     engine.runs_a_container();
     let again = json(&mut engine.setup(&["kubernetes", "--json"]));
     assert_eq!(again["changes"], serde_json::json!([]), "{again}");
+    // What is set up for others takes nothing away from pods.
+    let others = json(&mut engine.setup(&["containerd", "--json"]));
+    assert_eq!(others["changes"], serde_json::json!([]), "{others}");
+    let said = others["notes"].to_string();
+    assert!(said.contains("pods stay on yolofs"), "{said}");
 
     // Other pods stay where they are, if only one RuntimeClass is to use it.
     ok(&mut engine.setup(&["kubernetes", "--runtime-class", "--yes"]));

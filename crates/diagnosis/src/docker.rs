@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
@@ -10,7 +11,7 @@ use crate::bounded;
 use crate::finding::Finding;
 use crate::machine::version_of;
 use crate::plan::{Change, Plan};
-use crate::processes::{Process, installed, running};
+use crate::processes::{Process, installed, is_younger, running};
 
 /// Where Docker looks for its configuration.
 pub const DEFAULT_CONFIG: &str = "/etc/docker/daemon.json";
@@ -43,6 +44,7 @@ pub struct Docker {
     /// What its command line says of it, which its configuration must not say, too.
     driver: Option<String>,
     pid: Option<u32>,
+    started: Option<SystemTime>,
     containerd: Option<PathBuf>,
 }
 
@@ -100,6 +102,7 @@ impl Docker {
             containerd: containerd
                 .or_else(|| Path::new(CONTAINERD).exists().then(|| CONTAINERD.into())),
             pid: process.map(|one| one.pid),
+            started: process.and_then(Process::started),
             config,
             text,
             settings,
@@ -287,9 +290,12 @@ impl Docker {
         } else if self.text.is_none() {
             bail!("{} went away", self.config.display());
         }
-        plan.then(
-            "systemctl restart docker        # ends its containers, unless live-restore is set",
-        );
+        let is_read = self.pid.is_some() && !is_younger(&self.config, self.started);
+        if !plan.changes.is_empty() || !is_read {
+            plan.then(
+                "systemctl restart docker        # ends its containers, unless live-restore is set",
+            );
+        }
         Ok(())
     }
 }
@@ -307,6 +313,7 @@ mod tests {
             data_root: data_root.to_owned(),
             driver: None,
             pid: None,
+            started: None,
             containerd: Some(CONTAINERD.into()),
         }
     }

@@ -81,7 +81,9 @@ impl Containerd {
         };
         plan.change(Change::to(&file, text, why)?);
         plan.then("systemctl enable --now yolofs-node yolofs-snapshotter");
-        plan.then("systemctl restart containerd    # containers go on running");
+        if !plan.changes.is_empty() || !self.runs() || self.unread_drop_in().is_some() {
+            plan.then("systemctl restart containerd    # containers go on running");
+        }
         Ok(plan)
     }
 
