@@ -13,9 +13,10 @@ mod setup;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
-use lab::{Lab, fails, json, ok};
+use lab::{Lab, fails, json, ok, output};
 use setup::{Engine, verdicts};
 
 /// What a distribution ships: settings of its own, and nothing imported.
@@ -311,4 +312,69 @@ fn privileged_docker_of_today_keeps_its_layers_in_yolofs_after_setup() {
         fs::read_to_string(daemon).unwrap(),
         "{\"live-restore\": true}\n"
     );
+}
+
+/// Runs what a node's pod installs yolofs with. Of what it asks of the host, only our program is run: the rest, which
+/// concerns the machine's packages and services, is written down.
+fn install_on_node(lab: &Lab, engine: &Engine<'_>) -> (Output, String) {
+    let bin = lab.make_dir("stand-ins");
+    let log = lab.path("asked");
+    let put = |name: &str, script: String| {
+        let path = bin.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let yolofs = env!("CARGO_BIN_EXE_yolofs");
+    let config = engine.config().display().to_string();
+    put(
+        "nsenter",
+        format!(
+            "while [ \"$1\" != -- ]; do shift; done\nshift\n[ \"$1\" = yolofs ] && exec \"$@\"\n\
+             echo \"$@\" >>{}",
+            log.display()
+        ),
+    );
+    put(
+        "yolofs",
+        format!(
+            "[ \"$1\" = doctor ] && exec {yolofs} \"$@\" --containerd-config {config}\nexec {yolofs} \"$@\""
+        ),
+    );
+    let _of_the_run_before = fs::remove_file(&log);
+    let setup = engine.setup(&[]);
+    let words = setup.get_args().skip(1).map(|word| word.to_str().unwrap());
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/on-node.sh");
+    let mut command = Command::new("sh");
+    command.arg(script).arg("install");
+    command.env("YOLOFS_SETUP", words.collect::<Vec<_>>().join(" "));
+    let path = std::env::var("PATH").unwrap();
+    let output = output(command.env("PATH", format!("{}:{path}", bin.display())));
+    (output, fs::read_to_string(&log).unwrap_or_default())
+}
+
+#[test]
+fn privileged_a_node_that_is_set_up_again_restarts_containerd_if_that_was_not_done() {
+    const RESTART: &str = "systemctl restart containerd";
+    let lab = Lab::new();
+    let mut engine = Engine::debian(&lab, "version = 2\n");
+    // Twice: the first may have been ended before the restart.
+    for _ in 0..2 {
+        let (output, asked) = install_on_node(&lab, &engine);
+        assert!(output.status.success(), "{output:?}");
+        assert!(asked.contains(RESTART), "{asked}");
+        let verdict = verdicts(&engine.doctor());
+        assert_eq!(verdict["containerd-restart"], "fault", "{verdict:?}");
+    }
+    engine.restart();
+    let (output, asked) = install_on_node(&lab, &engine);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!asked.contains(RESTART), "{asked}");
+    assert!(!verdicts(&engine.doctor()).contains_key("containerd-restart"));
+    let plan = json(&mut engine.setup(&["kubernetes", "--json"]));
+    assert!(!plan["then"].to_string().contains(RESTART), "{plan}");
+    // What cannot be set up is not installed.
+    fs::write(engine.config(), "version = 2\n[broken\n").unwrap();
+    let (output, asked) = install_on_node(&lab, &engine);
+    assert!(!output.status.success(), "{asked}");
 }
