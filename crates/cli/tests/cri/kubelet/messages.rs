@@ -152,6 +152,8 @@ pub(crate) struct StatusOfContainer {
     pub(crate) exit_code: i32,
     #[prost(string, tag = "9")]
     pub(crate) image_ref: String,
+    #[prost(string, tag = "17")]
+    pub(crate) image_id: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
