@@ -15,9 +15,9 @@ use super::{Annotations, Cri, sandbox_config};
 use crate::node::Node;
 use messages::{
     Container, ContainerStats, ContainerStatus, DiskUsage, Image, ImageFsInfo, ImageStatus,
-    ListContainerStats, ListContainers, ListImages, ListPodSandbox, ListPodSandboxStats, PodImage,
-    PodSandboxStats, PodSandboxStatus, PullImage, RemoveContainer, RunPodSandbox, RuntimeConfig,
-    Sandbox, StatsOfContainer, StopContainer, Version,
+    ListContainerStats, ListContainers, ListImages, ListPodSandbox, PodImage, PodSandboxStatus,
+    PullImage, RemoveContainer, RunPodSandbox, RuntimeConfig, Sandbox, StatsOfContainer,
+    StopContainer, Version,
 };
 
 /// How often it lists all pods and containers, to learn of what changed.
@@ -154,33 +154,22 @@ impl<'a> Kubelet<'a> {
         String::from_utf8_lossy(&reply.stdout).trim_end().to_owned()
     }
 
-    /// Returns what a container's own layer takes, in each of the ways in which that is asked for.
+    /// Returns what a container's own layer takes, in both ways in which that is asked for. Statistics of a whole pod come
+    /// from its control group, which a kubelet makes, and are not asked for by default.
     pub(crate) fn writable_layers(&self, pod: &RunningPod) -> Vec<DiskUsage> {
         let one = self.cri.call(ContainerStats {
             container_id: pod.container.clone(),
         });
         let all = self.cri.call(ListContainerStats {}).stats;
-        let of_pod = self.cri.call(PodSandboxStats {
-            pod_sandbox_id: pod.sandbox.clone(),
-        });
-        let of_pod = of_pod.stats.unwrap().linux.unwrap().containers;
-        let pods = self.cri.call(ListPodSandboxStats {}).stats;
-        let in_list = pods
-            .into_iter()
-            .filter(|pod_stats| {
-                pod_stats.attributes.as_ref().map(|of| &of.id) == Some(&pod.sandbox)
-            })
-            .flat_map(|stats| stats.linux.unwrap().containers)
-            .collect();
-        let own = |all: Vec<StatsOfContainer>| {
-            let mut all = all.into_iter();
-            let own =
-                all.find(|one| one.attributes.as_ref().map(|of| &of.id) == Some(&pod.container));
+        let own = |stats: Vec<StatsOfContainer>| {
+            let mut stats = stats.into_iter();
+            let own = stats.find(|of| {
+                let attributes = of.attributes.as_ref();
+                attributes.is_some_and(|attributes| attributes.id == pod.container)
+            });
             own.expect("it is in the list").writable_layer.unwrap()
         };
-        [vec![one.stats.unwrap()], all, of_pod, in_list]
-            .map(own)
-            .into()
+        [vec![one.stats.unwrap()], all].map(own).into()
     }
 
     /// Ends a pod, and later, when its containers are collected, removes what is left of it.

@@ -33,11 +33,6 @@ calls! {
         pub(crate) container_id: String,
     }
     "RuntimeService" ListContainerStats -> AllContainerStats {}
-    "RuntimeService" PodSandboxStats -> PodSandboxStatsReply {
-        #[prost(string, tag = "1")]
-        pub(crate) pod_sandbox_id: String,
-    }
-    "RuntimeService" ListPodSandboxStats -> AllPodSandboxStats {}
     "RuntimeService" StopContainer -> Nothing {
         #[prost(string, tag = "1")]
         pub(crate) container_id: String,
@@ -177,39 +172,11 @@ pub(crate) struct StatsOfContainer {
     pub(crate) writable_layer: Option<DiskUsage>,
 }
 
-/// `ContainerAttributes` and `PodSandboxAttributes`.
+/// `ContainerAttributes`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Attributes {
     #[prost(string, tag = "1")]
     pub(crate) id: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct PodSandboxStatsReply {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) stats: Option<StatsOfPod>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct AllPodSandboxStats {
-    #[prost(message, repeated, tag = "1")]
-    pub(crate) stats: Vec<StatsOfPod>,
-}
-
-/// `PodSandboxStats`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct StatsOfPod {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) attributes: Option<Attributes>,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) linux: Option<LinuxStatsOfPod>,
-}
-
-/// `LinuxPodSandboxStats`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LinuxStatsOfPod {
-    #[prost(message, repeated, tag = "5")]
-    pub(crate) containers: Vec<StatsOfContainer>,
 }
 
 #[derive(Clone, PartialEq, Message)]
