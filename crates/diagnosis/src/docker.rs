@@ -259,7 +259,7 @@ impl Docker {
             && driver != "yolofs"
         {
             bail!(
-                "{} was started with --storage-driver {driver}, and would not start if {} named another: take the \
+                "{} has the storage driver {driver} on its command line, and would not start if {} named one, too: take the \
                  flag out of its unit (systemctl edit docker), restart it, and run this again",
                 self.name(),
                 self.config.display()
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(classic.store(), LayerStore::Classic);
         let other = started_with("overlayfs", &json!({}));
         let error = other.plan(dir.path(), dir.path()).unwrap_err().to_string();
-        assert!(error.contains("--storage-driver overlayfs"), "{error}");
+        assert!(error.contains("storage driver overlayfs"), "{error}");
         let ours = started_with("yolofs", &json!({}));
         let plan = ours.plan(dir.path(), dir.path()).unwrap();
         assert!(!plan.changes[0].after.contains("storage-driver"));

@@ -131,7 +131,7 @@ impl Machine {
     fn is_module(&self, file: &str) -> bool {
         let modules = self.root.join("lib/modules").join(self.kernel());
         let is_there = |end: &&str| modules.join(format!("kernel/{file}{end}")).exists();
-        ["", ".xz", ".zst", ".gz"].iter().any(|end| is_there(end))
+        ["", ".xz", ".zst", ".gz"].iter().any(is_there)
     }
 
     fn knows(&self, file_system: &str) -> bool {
