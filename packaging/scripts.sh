@@ -29,7 +29,10 @@ before_remove() {
     # Without the daemon nobody could end what runs in sandboxes.
     for id in $(sandbox ps 2>/dev/null | awk '/ (running|paused) /{ print $1 }'); do sandbox kill "$id" || true; done
     if [ -d /run/systemd/system ]; then
-        systemctl disable --now yolofs-docker yolofs-snapshotter yolofs-prewarm nicfetch sandboxd yolofs-textfile.timer || true
+        systemctl disable --now yolofs-docker yolofs-snapshotter yolofs-prewarm yolofs-pin nicfetch sandboxd yolofs-textfile.timer || true
+        # Mounts of units of their own.
+        systemctl disable yolofs@.service || true
+        systemctl stop 'yolofs@*.service' || true
         yolofs node drain || true
         systemctl disable --now yolofs-node.socket yolofs-node || true
     fi

@@ -11,11 +11,15 @@ install)
     host mkdir -p /var/lib/yolofs-package
     cat /package/yolofs.deb | host sh -c 'cat >/var/lib/yolofs-package/yolofs.deb'
     host sh -c 'dpkg --install /var/lib/yolofs-package/yolofs.deb'
-    # Only what is not as it should be is written, and containerd restarted only then.
-    changed=$(setup --json | grep -c '"after"' || true)
+    # Only what is not as it should be is written, and containerd restarted only then. A setup that fails ends this.
+    plan=$(setup --json)
+    changed=$(printf '%s' "$plan" | grep -c '"after"' || true)
     host systemctl enable --now yolofs-node.socket yolofs-node yolofs-snapshotter
     if [ "$changed" -gt 0 ]; then
         setup --yes
+    fi
+    # Or if that was done before, and interrupted here.
+    if [ "$changed" -gt 0 ] || host yolofs doctor --json | grep -q containerd-restart; then
         host systemctl restart containerd
     fi
     ;;

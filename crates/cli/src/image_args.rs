@@ -49,6 +49,11 @@ impl ImageArgs {
         self.worker_user.identity()
     }
 
+    /// Whether a user was named for that daemon.
+    pub(crate) const fn daemon_user_is_given(&self) -> bool {
+        self.worker_user.is_given()
+    }
+
     /// Checks that nothing is said of a block image, because the source is none.
     ///
     /// # Errors

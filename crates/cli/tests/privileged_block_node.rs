@@ -420,6 +420,11 @@ fn privileged_block_an_image_is_mounted_as_any_source() {
     service.start_again();
     service.until_state(&mountpoint, "serving");
     look(&mountpoint);
+    // The node serves as its own user, whoever else is named.
+    let mut named = lab.yolofs();
+    named.args(["mount", "--worker-user", "65534:65534"]);
+    let said = fails(1, named.arg(&source).arg(lab.make_dir("named")));
+    assert!(said.contains("--standalone"), "{said}");
     // Layers of a registry are fetched when they are read.
     let registry = Registry::start(Kind::Olareg);
     let content = noise(13, 3 << 20);

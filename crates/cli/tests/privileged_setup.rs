@@ -12,9 +12,11 @@ mod node;
 mod setup;
 
 use std::fs;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
 
-use lab::{Lab, fails, json, ok};
+use lab::{Lab, fails, json, ok, output};
 use setup::{Engine, verdicts};
 
 /// What a distribution ships: settings of its own, and nothing imported.
@@ -100,12 +102,65 @@ fn privileged_setup_refuses_what_it_cannot_do_without_harm() {
         said.contains("imports other files and no drop-ins: add"),
         "{said}"
     );
+    // What this containerd does not know is not advised: it migrates nothing.
+    fs::write(engine.config(), "# Old.\nroot = \"/nonexistent\"\n").unwrap();
+    let said = fails(1, &mut engine.setup(&["containerd", "--yes"]));
+    assert!(said.contains("put `version = 2` at its top"), "{said}");
     fs::write(engine.config(), "version = 2\n[broken\n").unwrap();
     let said = fails(1, &mut engine.setup(&["containerd", "--yes"]));
     assert!(said.contains("is no TOML"), "{said}");
     let verdict = verdicts(&engine.doctor());
     assert_eq!(verdict["containerd-config"], "fault", "{verdict:?}");
     assert!(!engine.config().with_file_name("conf.d").exists());
+}
+
+/// `containerd config default` writes an empty list of imports, and people begin with that.
+#[test]
+fn privileged_an_empty_list_of_imports_is_filled_and_comments_stay() {
+    let lab = Lab::new();
+    let head = format!("# Ours.\nimports = []\n# Theirs.\n{PLAIN}");
+    let engine = Engine::debian(&lab, &head);
+    let before = fs::read_to_string(engine.config()).unwrap();
+    let told = ok(&mut engine.setup(&["containerd"]));
+    assert!(
+        told.contains("    - imports = []\n    + imports = [\""),
+        "{told}"
+    );
+    ok(&mut engine.setup(&["containerd", "--yes"]));
+    let after = fs::read_to_string(engine.config()).unwrap();
+    let kept = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with("imports"));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(kept(&after), kept(&before));
+    ok(&mut engine.setup(&["--undo"]));
+    assert_eq!(fs::read_to_string(engine.config()).unwrap(), before);
+}
+
+/// What Docker's packages install for containerd has no version, and comments.
+#[test]
+fn privileged_what_dockers_packages_install_is_set_up_as_it_is() {
+    let lab = Lab::new();
+    let head = "# As Docker's packages have it.\n\
+                disabled_plugins = [\"cri\", \"io.containerd.nri.v1.nri\"]\n\n#oom_score = 0\n";
+    let mut engine = Engine::today(&lab, head, "");
+    let before = fs::read_to_string(engine.config()).unwrap();
+    ok(&mut engine.setup(&["containerd", "--yes"]));
+    let after = fs::read_to_string(engine.config()).unwrap();
+    assert!(after.ends_with(&before), "{after}");
+    engine.start_snapshotter();
+    engine.restart();
+    let verdict = verdicts(&engine.doctor());
+    for check in ["snapshotter", "unpack"] {
+        assert_eq!(
+            verdict[&format!("containerd-{check}")],
+            "fine",
+            "{verdict:?}"
+        );
+    }
+    engine.runs_a_container();
+    ok(&mut engine.setup(&["--undo"]));
+    assert_eq!(fs::read_to_string(engine.config()).unwrap(), before);
 }
 
 /// Docker's layers are served in place, so nothing of Docker's own changes.
@@ -118,6 +173,9 @@ fn privileged_docker_keeps_its_configuration() {
     fs::write(&daemon, format!("{{\"data-root\": {data:?}}}\n")).unwrap();
     let docker = ["docker", "--docker-config", daemon.to_str().unwrap()];
     ok(engine.setup(&docker).arg("--yes"));
+    // The record has the former content of files that may be secret.
+    let record = fs::metadata(lab.path("etc/setup.json")).unwrap();
+    assert_eq!(record.permissions().mode() & 0o777, 0o600);
     let env = fs::read_to_string(lab.path("etc/docker.env")).unwrap();
     assert!(
         env.ends_with(&format!("DATA_ROOT={}\n", data.display())),
@@ -161,6 +219,11 @@ fn privileged_containerd_of_today_runs_from_what_setup_wrote() {
     engine.runs_a_container();
     let again = json(&mut engine.setup(&["kubernetes", "--json"]));
     assert_eq!(again["changes"], serde_json::json!([]), "{again}");
+    // What is set up for others takes nothing away from pods.
+    let others = json(&mut engine.setup(&["containerd", "--json"]));
+    assert_eq!(others["changes"], serde_json::json!([]), "{others}");
+    let said = others["notes"].to_string();
+    assert!(said.contains("pods stay on yolofs"), "{said}");
 
     // Other pods stay where they are, if only one RuntimeClass is to use it.
     ok(&mut engine.setup(&["kubernetes", "--runtime-class", "--yes"]));
@@ -249,4 +312,69 @@ fn privileged_docker_of_today_keeps_its_layers_in_yolofs_after_setup() {
         fs::read_to_string(daemon).unwrap(),
         "{\"live-restore\": true}\n"
     );
+}
+
+/// Runs what a node's pod installs yolofs with. Of what it asks of the host, only our program is run: the rest, which
+/// concerns the machine's packages and services, is written down.
+fn install_on_node(lab: &Lab, engine: &Engine<'_>) -> (Output, String) {
+    let bin = lab.make_dir("stand-ins");
+    let log = lab.path("asked");
+    let put = |name: &str, script: String| {
+        let path = bin.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let yolofs = env!("CARGO_BIN_EXE_yolofs");
+    let config = engine.config().display().to_string();
+    put(
+        "nsenter",
+        format!(
+            "while [ \"$1\" != -- ]; do shift; done\nshift\n[ \"$1\" = yolofs ] && exec \"$@\"\n\
+             echo \"$@\" >>{}",
+            log.display()
+        ),
+    );
+    put(
+        "yolofs",
+        format!(
+            "[ \"$1\" = doctor ] && exec {yolofs} \"$@\" --containerd-config {config}\nexec {yolofs} \"$@\""
+        ),
+    );
+    let _of_the_run_before = fs::remove_file(&log);
+    let setup = engine.setup(&[]);
+    let words = setup.get_args().skip(1).map(|word| word.to_str().unwrap());
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/on-node.sh");
+    let mut command = Command::new("sh");
+    command.arg(script).arg("install");
+    command.env("YOLOFS_SETUP", words.collect::<Vec<_>>().join(" "));
+    let path = std::env::var("PATH").unwrap();
+    let output = output(command.env("PATH", format!("{}:{path}", bin.display())));
+    (output, fs::read_to_string(&log).unwrap_or_default())
+}
+
+#[test]
+fn privileged_a_node_that_is_set_up_again_restarts_containerd_if_that_was_not_done() {
+    const RESTART: &str = "systemctl restart containerd";
+    let lab = Lab::new();
+    let mut engine = Engine::debian(&lab, "version = 2\n");
+    // Twice: the first may have been ended before the restart.
+    for _ in 0..2 {
+        let (output, asked) = install_on_node(&lab, &engine);
+        assert!(output.status.success(), "{output:?}");
+        assert!(asked.contains(RESTART), "{asked}");
+        let verdict = verdicts(&engine.doctor());
+        assert_eq!(verdict["containerd-restart"], "fault", "{verdict:?}");
+    }
+    engine.restart();
+    let (output, asked) = install_on_node(&lab, &engine);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!asked.contains(RESTART), "{asked}");
+    assert!(!verdicts(&engine.doctor()).contains_key("containerd-restart"));
+    let plan = json(&mut engine.setup(&["kubernetes", "--json"]));
+    assert!(!plan["then"].to_string().contains(RESTART), "{plan}");
+    // What cannot be set up is not installed.
+    fs::write(engine.config(), "version = 2\n[broken\n").unwrap();
+    let (output, asked) = install_on_node(&lab, &engine);
+    assert!(!output.status.success(), "{asked}");
 }

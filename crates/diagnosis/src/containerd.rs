@@ -7,13 +7,14 @@ mod checks;
 mod drop_in;
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use toml::{Table, Value};
 
 use crate::bounded;
 use crate::machine::version_of;
-use crate::processes::{Process, installed, running};
+use crate::processes::{Process, installed, is_younger, running};
 
 pub use drop_in::{Options, Use};
 
@@ -40,6 +41,7 @@ pub struct Containerd {
     version: (u32, u32),
     version_text: String,
     pid: Option<u32>,
+    started: Option<SystemTime>,
     /// The content of the file; empty if it does not exist.
     main: Table,
     main_text: Option<String>,
@@ -54,9 +56,12 @@ impl Containerd {
     /// # Errors
     /// If a configuration cannot be read, by us or by containerd.
     pub fn find(config: Option<&Path>) -> anyhow::Result<Vec<Self>> {
-        let mut found: Vec<(Option<u32>, PathBuf, PathBuf)> = running("containerd")
+        let mut found: Vec<(Option<Process>, PathBuf, PathBuf)> = running("containerd")
             .into_iter()
-            .filter_map(|process| Some((Some(process.pid), program(&process)?, file_of(&process))))
+            .filter_map(|process| {
+                let (program, file) = (program(&process)?, file_of(&process));
+                Some((Some(process), program, file))
+            })
             .filter(|(_, _, file)| config.is_none_or(|config| config == file))
             .take(MAX_ENGINES)
             .collect();
@@ -66,9 +71,10 @@ impl Containerd {
             let file = config.unwrap_or(Path::new(DEFAULT_CONFIG)).to_owned();
             found.push((None, program, file));
         }
-        let open = |(pid, program, file)| {
+        let open = |(process, program, file): (Option<Process>, _, _)| {
             let mut one = Self::of(program, file)?;
-            one.pid = pid;
+            one.pid = process.as_ref().map(|process| process.pid);
+            one.started = process.as_ref().and_then(Process::started);
             Ok(one)
         };
         found.into_iter().map(open).collect()
@@ -90,6 +96,7 @@ impl Containerd {
             version,
             version_text,
             pid: None,
+            started: None,
             main: Table::new(),
             main_text: None,
             effective: Table::new(),
@@ -208,6 +215,14 @@ impl Containerd {
         let beside = self.config.parent().unwrap_or(Path::new("/"));
         let names = list.into_iter().flatten().filter_map(Value::as_str);
         names.map(|name| beside.join(name)).collect()
+    }
+
+    /// Returns our file among those that are imported, if it is there and was written after this containerd had begun,
+    /// which then does not know of it.
+    fn unread_drop_in(&self) -> Option<PathBuf> {
+        let dirs = self.imports().into_iter();
+        let mut files = dirs.filter_map(|import| Some(import.parent()?.join(DROP_IN)));
+        files.find(|file| is_younger(file, self.started))
     }
 
     /// Returns the directory beside the main file for drop-ins.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
@@ -10,12 +11,14 @@ use crate::bounded;
 use crate::finding::Finding;
 use crate::machine::version_of;
 use crate::plan::{Change, Plan};
-use crate::processes::{Process, installed, running};
+use crate::processes::{Process, installed, is_younger, running};
 
 /// Where Docker looks for its configuration.
 pub const DEFAULT_CONFIG: &str = "/etc/docker/daemon.json";
 /// Where the packages' containerd listens, which Docker then uses.
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
+/// Where Docker keeps its data, unless told otherwise.
+const DEFAULT_DATA_ROOT: &str = "/var/lib/docker";
 /// From this version on a new Docker keeps images in containerd's store.
 const NEW_STORE: u32 = 29;
 
@@ -38,7 +41,10 @@ pub struct Docker {
     settings: Map<String, Value>,
     version: Option<u32>,
     data_root: PathBuf,
+    /// What its command line says of it, which its configuration must not say, too.
+    driver: Option<String>,
     pid: Option<u32>,
+    started: Option<SystemTime>,
     containerd: Option<PathBuf>,
 }
 
@@ -84,16 +90,19 @@ impl Docker {
         };
         let data_root = flag(&["--data-root", "-g"]).or_else(|| setting("data-root"));
         let containerd = flag(&["--containerd"]).or_else(|| setting("containerd"));
+        let driver = process.and_then(|one| one.flag(&["--storage-driver", "-s"]));
         Ok(Self {
+            driver: driver.map(str::to_owned),
             version: said
                 .split_whitespace()
                 .nth(2)
                 .and_then(version_of)
                 .map(|(major, _)| major),
-            data_root: data_root.unwrap_or_else(|| "/var/lib/docker".into()),
+            data_root: data_root.unwrap_or_else(|| DEFAULT_DATA_ROOT.into()),
             containerd: containerd
                 .or_else(|| Path::new(CONTAINERD).exists().then(|| CONTAINERD.into())),
             pid: process.map(|one| one.pid),
+            started: process.and_then(Process::started),
             config,
             text,
             settings,
@@ -118,7 +127,8 @@ impl Docker {
     /// Returns where it keeps layers, by the rules of Docker 29 (`daemon/image_store_choice.go`).
     #[must_use]
     pub fn store(&self) -> LayerStore {
-        let driver = self.settings.get("storage-driver").and_then(Value::as_str);
+        let setting = || self.settings.get("storage-driver").and_then(Value::as_str);
+        let driver = self.driver.as_deref().or_else(setting);
         if driver == Some("yolofs") {
             return LayerStore::Yolofs;
         }
@@ -147,27 +157,38 @@ impl Docker {
     /// Checks how it is configured, as far as yolofs is concerned.
     #[must_use]
     pub fn check(&self) -> Vec<Finding> {
+        self.check_beside(&running("yolofs"))
+    }
+
+    /// Checks it beside these processes of ours.
+    fn check_beside(&self, ours: &[Process]) -> Vec<Finding> {
         const CHECK: &str = "docker-store";
         let name = self.name();
+        let server = ours.iter().find(|process| self.is_served_by(process));
         let features = self.settings.get("features").and_then(Value::as_object);
         let embedded = features.and_then(|features| features.get("embedded-containerd"));
         let mut findings = Vec::new();
-        findings.push(match self.store() {
-            LayerStore::Classic => Finding::fine(
+        findings.push(match (self.store(), server) {
+            (LayerStore::Classic | LayerStore::Containerd, Some(server)) => Finding::fine(
                 CHECK,
-                format!("{name} keeps layers itself: they are served in place (yolofs docker serve)"),
+                format!("{name}: process {} serves its layers in place", server.pid),
             ),
-            LayerStore::Containerd => Finding::advice(
+            (LayerStore::Classic, None) => Finding::advice(
+                CHECK,
+                format!("{name} keeps layers itself, and nobody serves them in place"),
+                "yolofs setup docker, then systemctl enable --now yolofs-docker",
+            ),
+            (LayerStore::Containerd, None) => Finding::advice(
                 CHECK,
                 format!("{name} keeps layers in containerd's overlayfs, where only `yolofs docker` serves them"),
                 "fine with yolofs-docker.service; yolofs setup docker has it keep them in yolofs",
             ),
-            LayerStore::Yolofs if self.containerd.is_none() => Finding::fault(
+            (LayerStore::Yolofs, _) if self.containerd.is_none() => Finding::fault(
                 CHECK,
                 format!("{name} is to use yolofs, and starts a containerd of its own, which reads no configuration"),
                 "start containerd.service, or name its socket as \"containerd\" in daemon.json",
             ),
-            LayerStore::Yolofs => Finding::fine(CHECK, format!("{name} keeps layers in yolofs")),
+            (LayerStore::Yolofs, _) => Finding::fine(CHECK, format!("{name} keeps layers in yolofs")),
         });
         if embedded.and_then(Value::as_bool) == Some(true) {
             findings.push(Finding::fault(
@@ -177,6 +198,16 @@ impl Docker {
             ));
         }
         findings
+    }
+
+    /// Returns whether a process is one that serves its layers.
+    fn is_served_by(&self, process: &Process) -> bool {
+        let mut words = process.args.windows(2);
+        let dir = process.flag(&["--data-root"]).map_or_else(
+            || PathBuf::from(DEFAULT_DATA_ROOT),
+            |named| process.path(named),
+        );
+        words.any(|pair| pair[0] == "docker" && pair[1] == "serve") && dir == self.data_root
     }
 
     /// Returns the changes that make it use yolofs.
@@ -224,8 +255,20 @@ impl Docker {
                 self.config.display()
             );
         }
+        if let Some(driver) = &self.driver
+            && driver != "yolofs"
+        {
+            bail!(
+                "{} has the storage driver {driver} on its command line, and would not start if {} named one, too: take the \
+                 flag out of its unit (systemctl edit docker), restart it, and run this again",
+                self.name(),
+                self.config.display()
+            );
+        }
         let mut settings = self.settings.clone();
-        settings.insert("storage-driver".to_owned(), json!("yolofs"));
+        if self.driver.is_none() {
+            settings.insert("storage-driver".to_owned(), json!("yolofs"));
+        }
         let features = settings.entry("features").or_insert_with(|| json!({}));
         let features = features.as_object_mut();
         let features =
@@ -247,9 +290,12 @@ impl Docker {
         } else if self.text.is_none() {
             bail!("{} went away", self.config.display());
         }
-        plan.then(
-            "systemctl restart docker        # ends its containers, unless live-restore is set",
-        );
+        let is_read = self.pid.is_some() && !is_younger(&self.config, self.started);
+        if !plan.changes.is_empty() || !is_read {
+            plan.then(
+                "systemctl restart docker        # ends its containers, unless live-restore is set",
+            );
+        }
         Ok(())
     }
 }
@@ -265,7 +311,9 @@ mod tests {
             settings: settings.as_object().unwrap().clone(),
             version,
             data_root: data_root.to_owned(),
+            driver: None,
             pid: None,
+            started: None,
             containerd: Some(CONTAINERD.into()),
         }
     }
@@ -344,5 +392,46 @@ mod tests {
             ..docker(Some(29), &wrong, dir.path())
         };
         assert_eq!(alone.check()[0].verdict, crate::Verdict::Fault);
+    }
+
+    #[test]
+    fn layers_are_served_when_somebody_serves_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let docker = docker(Some(20), &json!({}), dir.path());
+        let verdict = |line: &str| {
+            let process = Process {
+                pid: 7,
+                program: None,
+                args: line.split(' ').map(str::to_owned).collect(),
+            };
+            docker.check_beside(&[process])[0].verdict
+        };
+        let place = dir.path().display();
+        let serves = format!("yolofs docker serve --all --data-root {place}");
+        assert_eq!(verdict(&serves), crate::Verdict::Fine);
+        for other in [
+            "yolofs docker serve --all".to_owned(),
+            format!("yolofs docker status --data-root {place}"),
+        ] {
+            assert_eq!(verdict(&other), crate::Verdict::Advice, "{other}");
+        }
+    }
+
+    /// It does not start if both its command line and its configuration name a driver.
+    #[test]
+    fn a_driver_of_the_command_line_is_not_named_a_second_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let started_with = |driver: &str, settings: &Value| Docker {
+            driver: Some(driver.to_owned()),
+            ..docker(Some(29), settings, dir.path())
+        };
+        let classic = started_with("overlay2", &json!({}));
+        assert_eq!(classic.store(), LayerStore::Classic);
+        let other = started_with("overlayfs", &json!({}));
+        let error = other.plan(dir.path(), dir.path()).unwrap_err().to_string();
+        assert!(error.contains("storage driver overlayfs"), "{error}");
+        let ours = started_with("yolofs", &json!({}));
+        let plan = ours.plan(dir.path(), dir.path()).unwrap();
+        assert!(!plan.changes[0].after.contains("storage-driver"));
     }
 }

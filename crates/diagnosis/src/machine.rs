@@ -1,6 +1,7 @@
 //! What the kernel of this machine offers.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::bounded;
@@ -82,21 +83,31 @@ impl Machine {
 
     fn fuse(&self) -> Finding {
         const CHECK: &str = "fuse";
-        let known = self.knows("fuse");
-        let device = self.root.join("dev/fuse").exists();
-        match (known, device) {
-            (true, true) => Finding::fine(CHECK, "FUSE is there"),
+        // The kernel loads its module when the device is opened, not before.
+        let mut device = File::options();
+        let device = device
+            .read(true)
+            .write(true)
+            .open(self.root.join("dev/fuse"));
+        match (self.knows("fuse"), device) {
+            (true, Ok(_)) => Finding::fine(CHECK, "FUSE is there, and its device can be opened"),
             (false, _) => Finding::fault(
                 CHECK,
                 "the kernel does not have FUSE",
                 "modprobe fuse, and add fuse to /etc/modules-load.d/yolofs.conf; in a container: \
                  load it on the host",
             ),
-            (true, false) => Finding::fault(
+            (true, Err(error)) if error.kind() == io::ErrorKind::NotFound => Finding::fault(
                 CHECK,
                 "/dev/fuse is missing",
                 "in a container: pass the device in (docker run --device /dev/fuse); else: mknod -m 666 \
                  /dev/fuse c 10 229",
+            ),
+            (true, Err(error)) => Finding::fault(
+                CHECK,
+                format!("/dev/fuse cannot be opened: {error}"),
+                "in a container: allow the device (docker run --device /dev/fuse); else: run this as root, or \
+                 chmod 666 /dev/fuse",
             ),
         }
     }
@@ -106,11 +117,21 @@ impl Machine {
         if self.knows("overlay") {
             return Finding::fine(CHECK, "overlayfs is there");
         }
+        if self.is_module("fs/overlayfs/overlay.ko") {
+            return Finding::fine(CHECK, "overlayfs is a module, which the first mount loads");
+        }
         Finding::fault(
             CHECK,
             "the kernel does not have overlayfs, on which containers stand",
             "modprobe overlay, and add overlay to /etc/modules-load.d/yolofs.conf",
         )
+    }
+
+    /// Returns whether the kernel can load a module, which may be compressed.
+    fn is_module(&self, file: &str) -> bool {
+        let modules = self.root.join("lib/modules").join(self.kernel());
+        let is_there = |end: &&str| modules.join(format!("kernel/{file}{end}")).exists();
+        ["", ".xz", ".zst", ".gz"].iter().any(is_there)
     }
 
     fn knows(&self, file_system: &str) -> bool {
@@ -258,6 +279,22 @@ mod tests {
         let (found, said) = verdict(&machine, "fuse");
         assert_eq!(found, Verdict::Fault);
         assert!(said.starts_with("/dev/fuse is missing"), "{said}");
+        // One that is there, and is no device.
+        fs::create_dir(machine.path().join("dev/fuse")).unwrap();
+        let (found, said) = verdict(&machine, "fuse");
+        assert_eq!(found, Verdict::Fault);
+        assert!(said.starts_with("/dev/fuse cannot be opened"), "{said}");
+    }
+
+    /// On a fresh machine nobody has mounted an overlay yet.
+    #[test]
+    fn a_module_that_is_not_loaded_yet_is_there() {
+        let machine = machine();
+        put(&machine, "proc/filesystems", "nodev\tfuse\n");
+        assert_eq!(verdict(&machine, "overlayfs").0, Verdict::Fault);
+        let module = "lib/modules/6.18.0-1-amd64/kernel/fs/overlayfs/overlay.ko.xz";
+        put(&machine, module, "");
+        assert_eq!(verdict(&machine, "overlayfs").0, Verdict::Fine);
     }
 
     #[test]
@@ -271,5 +308,10 @@ mod tests {
         assert_eq!(verdict(&machine, "page-reclaim").0, Verdict::Advice);
         put(&machine, &format!("{DAMON}/0/state"), "off\n");
         assert_eq!(verdict(&machine, "page-reclaim").0, Verdict::Fine);
+        let module = "sys/module/damon_reclaim/parameters/enabled";
+        put(&machine, module, "N\n");
+        assert_eq!(verdict(&machine, "page-reclaim").0, Verdict::Fine);
+        put(&machine, module, "Y\n");
+        assert_eq!(verdict(&machine, "page-reclaim").0, Verdict::Advice);
     }
 }

@@ -1,16 +1,16 @@
 //! Files to write on this machine: shown first, written whole, and taken back as they were.
 
 mod record;
+mod write;
 
-use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded;
-use record::Record;
+use record::{Record, restore};
+use write::{Access, write_whole};
 
 pub use record::{Undone, undo};
 
@@ -42,6 +42,25 @@ impl Change {
             after,
             why: why.to_owned(),
         })
+    }
+
+    /// Returns the lines that go, marked with `-`, and those that come, marked with `+`, in their order. Those at the
+    /// beginning and at the end that stay are left out.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let before: Vec<&str> = self.before.iter().flat_map(|text| text.lines()).collect();
+        let after: Vec<&str> = self.after.lines().collect();
+        let same = |pairs: &mut dyn Iterator<Item = (&&str, &&str)>| {
+            pairs.take_while(|(before, after)| before == after).count()
+        };
+        let first = same(&mut before.iter().zip(&after));
+        let (before, after) = (&before[first..], &after[first..]);
+        let last = same(&mut before.iter().rev().zip(after.iter().rev()));
+        let shown = |mark: char, lines: &[&str]| -> Vec<String> {
+            let lines = lines[..lines.len() - last].iter();
+            lines.map(|line| format!("{mark} {line}")).collect()
+        };
+        [shown('-', before), shown('+', after)].concat()
     }
 
     fn is_needed(&self) -> bool {
@@ -97,12 +116,16 @@ impl Plan {
         }
     }
 
-    /// Writes the files, after recording their former content.
+    /// Writes the files, after recording their former content. Then `confirm` looks at what came of it. If that or
+    /// a write fails, these files and the record are as they were before; what other setups wrote stays.
     ///
     /// # Errors
-    /// If a file cannot be written, or has changed since the plan was made. Files written until then are
-    /// recorded, and can be undone.
-    pub fn apply(&self, record: &Path) -> anyhow::Result<()> {
+    /// If a file cannot be written, or has changed since the plan was made; what `confirm` says.
+    pub fn apply(
+        &self,
+        record: &Path,
+        confirm: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         for change in &self.changes {
             let now = bounded::read(&change.path)?;
             ensure!(
@@ -111,47 +134,50 @@ impl Plan {
                 change.path.display()
             );
         }
+        let former = Change::to(record, String::new(), "")?;
+        let done = self.write(record).and_then(|()| confirm());
+        let Err(error) = done else { return Ok(()) };
+        self.revert(&former)
+            .with_context(|| format!("taking back what failed ({error:#})"))?;
+        Err(error.context("nothing was changed"))
+    }
+
+    fn write(&self, record: &Path) -> anyhow::Result<()> {
         let mut written_down = Record::read(record)?;
         for change in &self.changes {
             written_down.add(change.clone());
             written_down.write(record)?;
-            write_whole(&change.path, &change.after)?;
+            write_whole(&change.path, &change.after, Access::AsBefore)?;
+        }
+        Ok(())
+    }
+
+    /// Restores the files of this plan, the latest first, and then the record.
+    fn revert(&self, record: &Change) -> anyhow::Result<()> {
+        for change in self.changes.iter().rev() {
+            if bounded::read(&change.path)?.as_ref() == Some(&change.after) {
+                restore(change)?;
+            }
+        }
+        if bounded::read(&record.path)? != record.before {
+            restore(record)?;
         }
         Ok(())
     }
 }
 
-/// Writes a file whole or not at all, and makes its directory.
-fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
-    let writing = || format!("writing {}", path.display());
-    let dir = path.parent().with_context(writing)?;
-    fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().with_context(writing)?);
-    name.push(format!(".{}", std::process::id()));
-    let aside = dir.join(name);
-    let written = File::create(&aside)
-        .and_then(|mut file| {
-            // Who may read it stays: such files can have credentials.
-            if let Ok(known) = fs::metadata(path) {
-                file.set_permissions(known.permissions())?;
-            }
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        })
-        .and_then(|()| fs::rename(&aside, path))
-        .and_then(|()| File::open(dir)?.sync_all());
-    if written.is_err() {
-        let _was_not_made = fs::remove_file(&aside);
-    }
-    written.with_context(writing)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use anyhow::bail;
+
     use super::*;
+
+    fn apply(plan: &Plan, record: &Path) -> anyhow::Result<()> {
+        plan.apply(record, || Ok(()))
+    }
 
     #[test]
     fn files_are_written_once_and_undone_as_they_were() {
@@ -166,7 +192,7 @@ mod tests {
             plan.change(Change::to(&new, "b\n".to_owned(), "y").unwrap());
             plan
         };
-        plan().apply(&record).unwrap();
+        apply(&plan(), &record).unwrap();
         assert_eq!(fs::read_to_string(&edited).unwrap(), "new\n");
         assert_eq!(
             fs::metadata(&edited).unwrap().permissions().mode() & 0o777,
@@ -176,12 +202,12 @@ mod tests {
             plan().changes.is_empty(),
             "a second time there is nothing to do"
         );
-        plan().apply(&record).unwrap();
+        apply(&plan(), &record).unwrap();
 
         // What is written a second time is still undone to what was there at first.
         let mut again = Plan::default();
         again.change(Change::to(&edited, "newer\n".to_owned(), "x").unwrap());
-        again.apply(&record).unwrap();
+        apply(&again, &record).unwrap();
         let undone = undo(&record).unwrap();
         assert_eq!(undone.kept, Vec::<PathBuf>::new());
         assert_eq!(undone.restored, [new.clone(), edited.clone()]);
@@ -198,10 +224,10 @@ mod tests {
         let mut plan = Plan::default();
         plan.change(Change::to(&path, "ours\n".to_owned(), "x").unwrap());
         fs::write(&path, "theirs\n").unwrap();
-        let error = plan.apply(&record).unwrap_err().to_string();
+        let error = apply(&plan, &record).unwrap_err().to_string();
         assert!(error.contains("changed since"), "{error}");
         fs::remove_file(&path).unwrap();
-        plan.apply(&record).unwrap();
+        apply(&plan, &record).unwrap();
         fs::write(&path, "edited by hand\n").unwrap();
         let undone = undo(&record).unwrap();
         assert_eq!(
@@ -212,5 +238,80 @@ mod tests {
         // It is still known, for when that was seen to.
         fs::write(&path, "ours\n").unwrap();
         assert_eq!(undo(&record).unwrap().restored, [path]);
+    }
+
+    #[test]
+    fn lines_that_go_are_shown_as_well_as_those_that_come() {
+        let change = |before: Option<&str>, after: &str| {
+            let change = Change {
+                path: "a".into(),
+                before: before.map(str::to_owned),
+                after: after.to_owned(),
+                why: String::new(),
+            };
+            change.lines()
+        };
+        assert_eq!(change(None, "a\nb\n"), ["+ a", "+ b"]);
+        assert_eq!(change(Some("a\nb\n"), "new\na\nb\n"), ["+ new"]);
+        assert_eq!(change(Some("a\ngoes\nb\n"), "a\nb\n"), ["- goes"]);
+        // A line that is there already may come a second time.
+        assert_eq!(change(Some("}\n"), "}\n}\n"), ["+ }"]);
+        let both = change(Some("a\nx\nb\n"), "a\ny\nb\n");
+        assert_eq!(both, ["- x", "+ y"]);
+        assert!(change(Some("a\n"), "a\n").is_empty());
+    }
+
+    fn plan_of(path: &Path, text: &str) -> Plan {
+        let mut plan = Plan::default();
+        plan.change(Change::to(path, text.to_owned(), "x").unwrap());
+        plan
+    }
+
+    /// A setup that is killed between the record and the file leaves what a former one wrote.
+    #[test]
+    fn a_second_setup_that_is_interrupted_is_undone_to_what_was_there_at_first() {
+        for goes_on in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (record, path) = (dir.path().join("setup.json"), dir.path().join("a"));
+            fs::write(&path, "theirs\n").unwrap();
+            apply(&plan_of(&path, "first\n"), &record).unwrap();
+            apply(&plan_of(&path, "second\n"), &record).unwrap();
+            fs::write(&path, "first\n").unwrap();
+            if goes_on {
+                apply(&plan_of(&path, "second\n"), &record).unwrap();
+            }
+            let undone = undo(&record).unwrap();
+            assert_eq!(undone.restored, [path.clone()]);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "theirs\n");
+        }
+    }
+
+    #[test]
+    fn a_setup_that_fails_takes_back_its_own_files_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = dir.path().join("setup.json");
+        let (former, edited, new) = (
+            dir.path().join("former"),
+            dir.path().join("edited"),
+            dir.path().join("sub/new"),
+        );
+        apply(&plan_of(&former, "of another engine\n"), &record).unwrap();
+        let recorded = fs::read(&record).unwrap();
+        fs::write(&edited, "theirs\n").unwrap();
+        let mut plan = plan_of(&edited, "ours\n");
+        plan.change(Change::to(&new, "ours\n".to_owned(), "x").unwrap());
+        let error = plan.apply(&record, || bail!("it is not accepted"));
+        let error = format!("{:#}", error.unwrap_err());
+        assert_eq!(error, "nothing was changed: it is not accepted");
+        // A directory that cannot be made: the first file is written by then.
+        std::os::unix::fs::symlink("nowhere", dir.path().join("dangling")).unwrap();
+        let mut plan = plan_of(&edited, "ours\n");
+        let below = dir.path().join("dangling/new");
+        plan.change(Change::to(&below, "ours\n".to_owned(), "x").unwrap());
+        apply(&plan, &record).unwrap_err();
+        assert_eq!(fs::read_to_string(&edited).unwrap(), "theirs\n");
+        assert!(!new.exists());
+        assert_eq!(fs::read(&former).unwrap(), b"of another engine\n");
+        assert_eq!(fs::read(&record).unwrap(), recorded);
     }
 }

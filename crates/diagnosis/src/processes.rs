@@ -2,9 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// Most bytes of a command line that are looked at; it is cut, not refused.
 const MAX_LINE: usize = 64 << 10;
+
+/// The kernel tells when a process began in such ticks a second, whatever its own clock is.
+const TICKS: f64 = 100.0;
+/// A file that is younger than a process by less may have been written before it: clocks are that coarse.
+const COARSE: Duration = Duration::from_millis(50);
 
 /// A process, and its command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +31,18 @@ impl Process {
         }
     }
 
+    /// Returns when it began, by the clock of now.
+    pub(crate) fn started(&self) -> Option<SystemTime> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        // Its name may have spaces and brackets. What follows it begins with the third field, and this is the 22nd.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let began: f64 = fields.split_whitespace().nth(19)?.parse().ok()?;
+        let uptime = fs::read_to_string("/proc/uptime").ok()?;
+        let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+        let runs = Duration::try_from_secs_f64(uptime - began / TICKS).ok()?;
+        SystemTime::now().checked_sub(runs)
+    }
+
     /// Returns the value of a flag, written as `--flag value` or `--flag=value`.
     pub(crate) fn flag(&self, names: &[&str]) -> Option<&str> {
         let mut args = self.args.iter().skip(1);
@@ -42,6 +60,15 @@ impl Process {
             }
         }
         None
+    }
+}
+
+/// Returns whether a file was written after a process had begun, which then has not read it as it is.
+pub(crate) fn is_younger(file: &Path, started: Option<SystemTime>) -> bool {
+    let written = fs::metadata(file).and_then(|metadata| metadata.modified());
+    match (written, started) {
+        (Ok(written), Some(started)) => written > started + COARSE,
+        _ => false,
     }
 }
 
@@ -95,7 +122,7 @@ pub(crate) fn installed(name: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
 
@@ -111,6 +138,26 @@ mod tests {
         assert_eq!(process.flag(&["--log-level"]), Some("debug"));
         assert_eq!(process.flag(&["--root"]), None);
         assert_eq!(process.flag(&["-c"]), None);
+    }
+
+    #[test]
+    fn a_file_is_younger_than_a_process_that_began_before_it() {
+        let own = Process {
+            pid: std::process::id(),
+            program: None,
+            args: Vec::new(),
+        };
+        let started = own.started();
+        assert!(started.is_some_and(|started| started <= SystemTime::now()));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let hour = Duration::from_secs(3600);
+        let written = |at: SystemTime| {
+            file.as_file().set_modified(at).unwrap();
+            is_younger(file.path(), started)
+        };
+        assert!(written(SystemTime::now() + hour));
+        assert!(!written(started.unwrap() - hour));
+        assert!(!is_younger(Path::new("/none"), started) && !is_younger(file.path(), None));
     }
 
     #[test]

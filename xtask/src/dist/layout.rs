@@ -50,7 +50,7 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 /// Directories of `packaging/` whose units are all installed.
-const UNIT_DIRS: [&str; 4] = [".", "docker", "containerd", "prometheus"];
+pub(super) const UNIT_DIRS: [&str; 4] = [".", "docker", "containerd", "prometheus"];
 
 /// Whose customs a package follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use blocks::Digest;
 use bootimg::{ImageId, Pass, PassedImage, Store, StoreError};
 use oci::Reference;
@@ -49,7 +49,7 @@ pub(super) struct PrewarmArgs {
     #[arg(required_unless_present = "all", value_name = "IMAGE", add = image_names())]
     images: Vec<String>,
     /// Fetch the boot images of container images that the store does not know: see bootimg pull
-    #[arg(long)]
+    #[arg(long, conflicts_with = "all")]
     pull: bool,
     /// All boot images of the store
     #[arg(long, conflicts_with = "images")]
@@ -98,6 +98,10 @@ pub(super) fn run(
     run_dir: &RunDirArg,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
+    ensure!(
+        args.pull || args.registry.are_default(),
+        "flags of a registry are for boot images that are fetched: add --pull"
+    );
     let tiers = args.tier.as_ref().map(|_| store.tiers()).transpose()?;
     let place = store;
     let store = place.open()?;

@@ -85,6 +85,11 @@ impl RegistryArgs {
         })
     }
 
+    /// Returns whether none of them was given.
+    pub(crate) fn are_default(&self) -> bool {
+        self.arguments().is_empty()
+    }
+
     /// Returns the same flags, for another process of ours. It gets the password as this one would have.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();

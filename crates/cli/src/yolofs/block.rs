@@ -16,6 +16,7 @@ pub(super) use export::BackgroundArg;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::ensure;
 use blockimages::{
     Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, DeviceConfig, OriginConfig, Start,
     repository_of,
@@ -134,8 +135,21 @@ impl ImageArg {
         path.map_or(&self.image, Path::new)
     }
 
+    /// Checks that nothing is said of a registry, because nothing is fetched from one.
+    ///
+    /// # Errors
+    /// If something is said.
+    fn refuse_what_needs_a_cache(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.cache.is_some() || self.registry.are_default(),
+            "flags of a registry are for layers that are fetched: name a directory for them with --cache"
+        );
+        Ok(())
+    }
+
     /// Prepares for reading the image, while this process may still ask a program for a login, and make a directory.
     fn prepare(&self) -> anyhow::Result<Prepared<'_>> {
+        self.refuse_what_needs_a_cache()?;
         let cache = self.cache.as_deref();
         let cache = cache.filter(|_| is_image(self.path()));
         let mut registry = None;

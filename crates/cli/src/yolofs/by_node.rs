@@ -32,6 +32,18 @@ pub(super) fn mount(spec: &MountSpec, run_dir: &RunDir, until: Until) -> Result<
     Ok(())
 }
 
+/// Returns whether a node would serve mounts.
+///
+/// # Errors
+/// If one listens, and does not answer.
+pub(super) fn listens(run_dir: &RunDir) -> anyhow::Result<bool> {
+    match NodeClient::of(run_dir).node() {
+        Ok(_) => Ok(true),
+        Err(CallError::Nobody(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Has the node unmount, and returns whether the mount was the node's.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use blocks::DeviceAccess;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use localfs::canonical_within;
@@ -96,7 +96,12 @@ pub(super) struct MountArgs {
     #[arg(long, help_heading = "Prewarm", conflicts_with = "no_inject")]
     pub(super) wait_prewarm: bool,
     /// Inject at most this much into the page cache
-    #[arg(long, value_name = "SIZE", help_heading = "Prewarm")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        help_heading = "Prewarm",
+        conflicts_with = "no_inject"
+    )]
     pub(super) budget: Option<Size>,
     /// Lock injected pages in memory until the unmount
     #[arg(long, help_heading = "Prewarm", conflicts_with = "no_inject")]
@@ -210,6 +215,7 @@ pub(super) fn run(
     store: &StoreSettings,
     run_dir: &RunDirArg,
 ) -> anyhow::Result<Outcome> {
+    args.refuse_what_needs_a_boot_image()?;
     let run_dir = RunDir::open(&run_dir.run_dir)?;
     if args.notify_parent {
         // Whoever started this has blocked them, to hear of Ctrl-C: until there is something to be
@@ -251,6 +257,7 @@ pub(super) fn run(
         );
     }
     if !args.is_standalone() {
+        args.refuse_user_beside(&run_dir)?;
         let until = match args.wait_prewarm {
             true => Until::Prewarmed,
             false => Until::Mounted,
@@ -356,6 +363,35 @@ impl MountArgs {
             needs,
             identity: self.image.daemon_user()?,
         })
+    }
+
+    /// Checks that nothing is said of the boot image where there is to be none.
+    fn refuse_what_needs_a_boot_image(&self) -> anyhow::Result<()> {
+        let given = [
+            (self.no_inject, "--no-inject"),
+            (self.wait_prewarm, "--wait-prewarm"),
+            (self.budget.is_some(), "--budget"),
+            (self.lock, "--lock"),
+            (self.auto, "--auto"),
+        ];
+        for (is_given, flag) in given {
+            ensure!(
+                !is_given || self.boot != BootChoice::None,
+                "{flag} is for mounts with a boot image: leave it or --boot none out"
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks that no user is named where a node would serve: it has said already who its workers are.
+    fn refuse_user_beside(&self, run_dir: &RunDir) -> anyhow::Result<()> {
+        if self.image.daemon_user_is_given() && by_node::listens(run_dir)? {
+            bail!(
+                "--worker-user is for a daemon of its own, and a node would serve this mount, as its own user \
+                 (yolofs node --worker-user): add --standalone, or leave --worker-user out"
+            );
+        }
+        Ok(())
     }
 
     /// Whether what is asked for needs a daemon of its own.

@@ -41,10 +41,10 @@ pub(super) struct SetupArgs {
     #[arg(long, requires = "yes")]
     restart: bool,
     /// Take back what was written, and nothing that was changed since
-    #[arg(long, conflicts_with_all = ["engine", "yes"])]
+    #[arg(long, conflicts_with_all = ["engine", "yes", "runtime_class", "containerd_config", "docker_config"])]
     undo: bool,
     /// For pods of the RuntimeClass yolofs only, not for all
-    #[arg(long)]
+    #[arg(long, requires = "engine")]
     runtime_class: bool,
     /// The configuration of containerd, if it is not that of the one that runs
     #[arg(long, value_name = "FILE")]
@@ -125,13 +125,10 @@ pub(super) fn run(args: &SetupArgs) -> anyhow::Result<Outcome> {
     if !args.yes {
         return Ok(Outcome::Done);
     }
-    plan.apply(&args.record)?;
-    if let Some(mut containerd) = containerd
-        && let Err(error) = containerd.confirm(&options)
-    {
-        undo(&args.record).context("taking back what containerd does not accept")?;
-        return Err(error.context("nothing was changed"));
-    }
+    plan.apply(&args.record, || match &mut containerd {
+        Some(containerd) => containerd.confirm(&options),
+        None => Ok(()),
+    })?;
     if args.format.format() == Format::Json {
         print(Format::Json, &plan, |_| String::new())?;
     }
@@ -225,9 +222,8 @@ fn text(plan: &Plan, written: bool) -> String {
             ""
         };
         text += &format!("{verb} {}{kind}: {}\n", change.path.display(), change.why);
-        let before: Vec<_> = change.before.iter().flat_map(|text| text.lines()).collect();
-        for line in change.after.lines().filter(|line| !before.contains(line)) {
-            text += &format!("    + {line}\n");
+        for line in change.lines() {
+            text += &format!("    {line}\n");
         }
     }
     text += &lines("note", &plan.notes);

@@ -24,6 +24,8 @@ macro_rules! calls {
     )*};
 }
 
+pub(crate) use calls;
+
 calls! {
     "RuntimeService" Status -> StatusReply {}
     "RuntimeService" RunPodSandbox -> Made {

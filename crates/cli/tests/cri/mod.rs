@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 pub(crate) mod api;
+pub(crate) mod kubelet;
 
 use std::collections::HashMap;
 use std::fs;

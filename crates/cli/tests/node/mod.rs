@@ -75,6 +75,20 @@ impl<'a> Node<'a> {
         Self::start_packaged(PACKAGED, lab, flags, nri, more)
     }
 
+    /// The same, with settings of images: of the table that `packaging` has, which is there once only.
+    pub(crate) fn start_today_with_images(
+        lab: &'a Lab,
+        flags: &[&str],
+        images: &str,
+        more: &str,
+    ) -> Self {
+        let nri = "disabled_plugins = [\"io.containerd.nri.v1.nri\"]";
+        let table = "[plugins.'io.containerd.cri.v1.images']\n";
+        assert_eq!(PACKAGED.matches(table).count(), 1);
+        let packaged = PACKAGED.replace(table, &format!("{table}{images}"));
+        Self::start_packaged(&packaged, lab, flags, nri, more)
+    }
+
     /// The same, with NRI at [`nri_socket`](Self::nri_socket).
     pub(crate) fn start_today_with_nri(lab: &'a Lab, flags: &[&str], more: &str) -> Self {
         let at = lab.make_dir("node").display().to_string();

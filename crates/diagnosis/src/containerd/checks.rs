@@ -21,6 +21,7 @@ impl Containerd {
     pub fn check(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         findings.extend(self.drop_in_is_imported());
+        findings.extend(self.drop_in_is_read());
         findings.extend(self.mirrors_are_read());
         let wanted = self.asked_for();
         let Some(proxy) = self.proxy() else {
@@ -65,6 +66,20 @@ impl Containerd {
             format!(
                 "yolofs setup containerd --yes, or add imports = [\"{file}\"] at the top of {config}"
             ),
+        ))
+    }
+
+    /// What is written while it runs counts from its next start on.
+    fn drop_in_is_read(&self) -> Option<Finding> {
+        let file = self.unread_drop_in()?;
+        Some(Finding::fault(
+            "containerd-restart",
+            format!(
+                "{}: {} was written after it had begun, so it does not know of it",
+                self.name(),
+                file.display()
+            ),
+            "systemctl restart containerd; containers go on running",
         ))
     }
 

@@ -8,12 +8,15 @@ use toml::{Table, Value};
 use super::{
     CRI_IMAGES, CRI_OLD, Containerd, DROP_IN, TRANSFER, at, known, table_at, takes_in, text_at,
 };
+use crate::bounded;
 use crate::plan::{Change, Plan};
 
 /// The runtime of pods that need no other.
 const RUNC: &str = "io.containerd.runc.v2";
 /// From this version on layers can be unpacked at once, by a snapshotter that takes their parent late.
 const AT_ONCE: (u32, u32) = (2, 4);
+/// From this version on each file is migrated by itself, whatever the versions of the others.
+const EACH_ITS_VERSION: (u32, u32) = (2, 4);
 /// As many as are downloaded at once, unless somebody says otherwise.
 const UNPACKS: i64 = 3;
 /// The first lines of what we write.
@@ -61,8 +64,15 @@ impl Containerd {
             }
         ));
         let file = self.place(&mut plan)?;
-        let text = format!("{HEAD}{}", self.drop_in(options)?);
-        let why = match options.used {
+        let used = match (options.used, used_by(&file)?) {
+            (Use::OnRequest, Some(pods)) => {
+                plan.note("pods stay on yolofs, as a former setup had it; yolofs setup --undo takes that back");
+                pods
+            }
+            (used, _) => used,
+        };
+        let text = format!("{HEAD}{}", self.drop_in(options, used)?);
+        let why = match used {
             Use::OnRequest => "tells containerd of the snapshotter",
             Use::Pods => "tells containerd of the snapshotter, and has pods run on it",
             Use::RuntimeHandler => {
@@ -71,7 +81,9 @@ impl Containerd {
         };
         plan.change(Change::to(&file, text, why)?);
         plan.then("systemctl enable --now yolofs-node yolofs-snapshotter");
-        plan.then("systemctl restart containerd    # containers go on running");
+        if !plan.changes.is_empty() || !self.runs() || self.unread_drop_in().is_some() {
+            plan.then("systemctl restart containerd    # containers go on running");
+        }
         Ok(plan)
     }
 
@@ -95,13 +107,23 @@ impl Containerd {
                 let text = format!("{HEAD}version = {version}\n{line}\n");
                 plan.change(Change::to(&self.config, text, why)?);
             }
+            Some(_) if self.needs_a_version() && self.is_two() => bail!(
+                "{config} has no version, so containerd reads it as one of 1.0: run `containerd \
+                 config migrate`, put what it prints there, and run this again"
+            ),
+            Some(_) if self.needs_a_version() => bail!(
+                "{config} has no version, so containerd reads it as one of 1.0: put `version = 2` at its top and \
+                 the whole names of plugins into it (\"{CRI_OLD}\" for \"cri\"), and run this again"
+            ),
+            Some(text) if self.imports_nothing() => {
+                let text = with_imports(text, &line).with_context(|| {
+                    format!("{config} has imports on several lines: add {pattern:?} to them, and run this again")
+                })?;
+                plan.change(Change::to(&self.config, text, why)?);
+            }
             Some(_) if self.main.contains_key("imports") => bail!(
                 "{config} imports other files and no drop-ins: add {pattern:?} to its imports, and \
                  run this again"
-            ),
-            Some(_) if !self.main.contains_key("version") => bail!(
-                "{config} has no version, so containerd reads it as one of 1.0: run `containerd \
-                 config migrate`, put what it prints there, and run this again"
             ),
             // At the top, where no table has begun.
             Some(text) => plan.change(Change::to(&self.config, format!("{line}\n{text}"), why)?),
@@ -109,7 +131,19 @@ impl Containerd {
         Ok(dir.join(DROP_IN))
     }
 
-    fn drop_in(&self, options: &Options) -> anyhow::Result<String> {
+    /// Returns whether the list of imports is there, and empty: so does `containerd config default` write it.
+    fn imports_nothing(&self) -> bool {
+        let list = self.main.get("imports").and_then(Value::as_array);
+        list.is_some_and(Vec::is_empty)
+    }
+
+    /// Returns whether the main file can import nothing as it is. From 2.4 on each file has a version of its own: what
+    /// Docker's packages install has none.
+    fn needs_a_version(&self) -> bool {
+        self.version < EACH_ITS_VERSION && !self.main.contains_key("version")
+    }
+
+    fn drop_in(&self, options: &Options, used: Use) -> anyhow::Result<String> {
         let mut table = Table::new();
         table.insert("version".to_owned(), Value::Integer(self.file_version()?));
         let mut yolofs = Table::new();
@@ -134,8 +168,8 @@ impl Containerd {
                 transfer.insert("max_concurrent_unpacks".to_owned(), self.unpacks_at_once());
             }
             plugins.insert(TRANSFER.to_owned(), Value::Table(transfer));
-            self.pods(options.used, &mut plugins);
-        } else if let Some(cri) = self.old_pods(options.used)? {
+            self.pods(used, &mut plugins);
+        } else if let Some(cri) = self.old_pods(used)? {
             plugins.insert(CRI_OLD.to_owned(), Value::Table(cri));
         }
         let mut proxies = Table::new();
@@ -155,7 +189,7 @@ impl Containerd {
         }
         match main {
             // Until 2.4 a file of a higher version than the main one keeps that from being migrated.
-            Some(version) if version < 3 && self.version < (2, 4) => bail!(
+            Some(version) if version < 3 && self.version < EACH_ITS_VERSION => bail!(
                 "{} is of version {version}: put there what `containerd config migrate` prints, and \
                  run this again",
                 self.config.display()
@@ -311,6 +345,43 @@ impl Containerd {
     }
 }
 
+/// Returns which pods a file that setup wrote has run on yolofs; `None` if it has none, or is not there.
+fn used_by(file: &Path) -> anyhow::Result<Option<Use>> {
+    let Some(text) = bounded::read(file)?.filter(|text| text.starts_with(HEAD)) else {
+        return Ok(None);
+    };
+    let table: Table = text
+        .parse()
+        .with_context(|| format!("{} is no TOML", file.display()))?;
+    let is_ours = |path: &[&str]| text_at(&table, path) == Some("yolofs");
+    let of_all = is_ours(&["plugins", CRI_IMAGES, "snapshotter"])
+        || is_ours(&["plugins", CRI_OLD, "containerd", "snapshotter"]);
+    let handler = ["containerd", "runtimes", "yolofs", "snapshotter"];
+    let of_some = ["io.containerd.cri.v1.runtime", CRI_OLD]
+        .iter()
+        .any(|plugin| is_ours(&[&["plugins", *plugin], &handler[..]].concat()));
+    Ok(match (of_all, of_some) {
+        (true, _) => Some(Use::Pods),
+        (false, true) => Some(Use::RuntimeHandler),
+        (false, false) => None,
+    })
+}
+
+/// Returns a file whose empty list of imports has become this line; `None` if the list is not on a line of its own. All
+/// other lines stay.
+fn with_imports(text: &str, line: &str) -> Option<String> {
+    let is_empty_list = |candidate: &str| {
+        let table = candidate.parse::<Table>().unwrap_or_default();
+        table.len() == 1 && table.contains_key("imports")
+    };
+    let mut lines: Vec<&str> = text.lines().collect();
+    let list = lines
+        .iter()
+        .position(|candidate| is_empty_list(candidate))?;
+    lines[list] = line;
+    Some(lines.join("\n") + "\n")
+}
+
 /// Returns the values of an entry that are set: the dump also shows empty ones.
 fn said(entry: &Table) -> Table {
     let empty = |value: &Value| match value {
@@ -343,4 +414,41 @@ fn inner<'t>(table: &'t mut Table, key: &str) -> anyhow::Result<&'t mut Table> {
     value
         .as_table_mut()
         .with_context(|| format!("{key} is no table"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_former_setup_had_pods_run_on_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("yolofs.toml");
+        assert_eq!(used_by(&file).unwrap(), None);
+        let all = format!("[plugins.\"{CRI_IMAGES}\"]\nsnapshotter = \"yolofs\"\n");
+        let some = format!(
+            "[plugins.\"{CRI_OLD}\".containerd.runtimes.yolofs]\nsnapshotter = \"yolofs\"\n"
+        );
+        for (text, expected) in [
+            (format!("{HEAD}version = 3\n"), None),
+            (format!("{HEAD}{all}"), Some(Use::Pods)),
+            (format!("{HEAD}{some}"), Some(Use::RuntimeHandler)),
+            // Of somebody else.
+            (all, None),
+        ] {
+            std::fs::write(&file, &text).unwrap();
+            assert_eq!(used_by(&file).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_empty_list_of_imports_is_replaced_and_all_else_stays() {
+        let file = "# Ours.\nversion = 2\nimports = []  # none\n\n[a]\n  b = 1 # c\n";
+        let new = with_imports(file, "imports = ['x']").unwrap();
+        assert_eq!(
+            new,
+            "# Ours.\nversion = 2\nimports = ['x']\n\n[a]\n  b = 1 # c\n"
+        );
+        assert_eq!(with_imports("imports = [\n]\n", "x"), None);
+    }
 }

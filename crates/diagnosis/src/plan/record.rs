@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
-use super::{Change, write_whole};
+use super::Change;
+use super::write::{Access, write_whole};
 use crate::bounded;
 
 /// The version of the record's form.
@@ -17,7 +18,17 @@ const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     version: u32,
-    changes: Vec<Change>,
+    changes: Vec<Recorded>,
+}
+
+/// A change that was made, or was about to be made when this was written.
+#[derive(Debug, Serialize, Deserialize)]
+struct Recorded {
+    #[serde(flatten)]
+    change: Change,
+    /// What a former setup had written there. It is still there if this one was interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    written_before: Option<String>,
 }
 
 /// The result of an undo.
@@ -27,6 +38,15 @@ pub struct Undone {
     pub restored: Vec<PathBuf>,
     /// Files that were changed since, and were not restored.
     pub kept: Vec<PathBuf>,
+}
+
+impl Recorded {
+    /// Returns whether a content is one that a setup wrote.
+    fn is_ours(&self, content: Option<&String>) -> bool {
+        content.is_some_and(|content| {
+            *content == self.change.after || Some(content) == self.written_before.as_ref()
+        })
+    }
 }
 
 impl Record {
@@ -52,20 +72,30 @@ impl Record {
     /// Adds a change. For a file that was changed before, the first content is kept.
     pub(super) fn add(&mut self, mut change: Change) {
         let mut known = self.changes.iter_mut();
-        match known.find(|known| known.path == change.path) {
+        match known.find(|known| known.change.path == change.path) {
             // Unless somebody else had a hand in it since.
-            Some(known) if change.before.as_ref() == Some(&known.after) => {
-                change.before = known.before.take();
-                *known = change;
+            Some(known) if known.is_ours(change.before.as_ref()) => {
+                known.written_before = change.before.take();
+                change.before = known.change.before.take();
+                known.change = change;
             }
-            Some(known) => *known = change,
-            None => self.changes.push(change),
+            Some(known) => {
+                *known = Recorded {
+                    change,
+                    written_before: None,
+                };
+            }
+            None => self.changes.push(Recorded {
+                change,
+                written_before: None,
+            }),
         }
     }
 
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self).context("writing down what changes")?;
-        write_whole(path, &format!("{text}\n"))
+        // The former content of files that not everybody may read is in it.
+        write_whole(path, &format!("{text}\n"), Access::OwnerOnly)
     }
 }
 
@@ -77,16 +107,17 @@ pub fn undo(record: &Path) -> anyhow::Result<Undone> {
     let mut written_down = Record::read(record)?;
     let mut undone = Undone::default();
     let mut kept = Vec::new();
-    for change in written_down.changes.drain(..).rev() {
+    for recorded in written_down.changes.drain(..).rev() {
+        let change = &recorded.change;
         let now = bounded::read(&change.path)?;
         if now == change.before {
             // Written down, and never changed; or restored by hand.
-        } else if now.as_ref() == Some(&change.after) {
-            restore(&change)?;
-            undone.restored.push(change.path);
+        } else if recorded.is_ours(now.as_ref()) {
+            restore(change)?;
+            undone.restored.push(recorded.change.path);
         } else {
             undone.kept.push(change.path.clone());
-            kept.insert(0, change);
+            kept.insert(0, recorded);
         }
     }
     written_down.changes = kept;
@@ -98,9 +129,10 @@ pub fn undo(record: &Path) -> anyhow::Result<Undone> {
     Ok(undone)
 }
 
-fn restore(change: &Change) -> anyhow::Result<()> {
+/// Writes the former content of a file, or removes it if there was none.
+pub(super) fn restore(change: &Change) -> anyhow::Result<()> {
     match &change.before {
-        Some(before) => write_whole(&change.path, before),
+        Some(before) => write_whole(&change.path, before, Access::AsBefore),
         None => {
             remove(&change.path)?;
             // The directory, if nobody else uses it.

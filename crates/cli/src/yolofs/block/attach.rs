@@ -48,10 +48,16 @@ pub(in crate::yolofs) struct AttachArgs {
     #[arg(long)]
     writable: bool,
     /// What is fetched, with a cache, that nobody has read yet
-    #[arg(long, value_name = "WHAT", value_enum, default_value = "everything")]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        default_value = "everything",
+        requires = "image_cache"
+    )]
     background: super::export::BackgroundArg,
     /// Fetch only what is read first
-    #[arg(long)]
+    #[arg(long, requires = "image_cache")]
     no_plan: bool,
     #[command(flatten)]
     format: FormatArg,
@@ -75,6 +81,7 @@ pub(super) fn attach(
 }
 
 fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::Result<DeviceSpec> {
+    args.image.refuse_what_needs_a_cache()?;
     let kind = match (args.vhost_user, args.ublk, args.mount) {
         (true, _, _) => DeviceKind::VhostUser,
         (_, true, _) => DeviceKind::Ublk,

@@ -69,7 +69,13 @@ pub(super) struct ExportArgs {
     #[arg(long)]
     record: bool,
     /// What is fetched, with a cache, that nobody has read yet
-    #[arg(long, value_name = "WHAT", value_enum, default_value = "everything")]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        default_value = "everything",
+        requires = "image_cache"
+    )]
     background: BackgroundArg,
     /// When the export ends, write which blocks of layers were read to this file, as overlaybd's trace
     #[arg(long, value_name = "FILE")]
