@@ -139,9 +139,10 @@ fn bind_all(node: &Node, opens: &Opens, here: &[Source], numbers: Range<u8>) -> 
 fn what_it_takes_to_bind_a_layer_does_not_grow_with_their_number() {
     let node = Node::new();
     let all = 0..FEW + MANY;
-    let here: Vec<_> = all.clone().map(|n| unpack(&node, "here", n)).collect();
-    for number in all {
-        let source = unpack(&node, "recorded", number);
+    // All at once: what was unpacked just now is read twice, for it may still change.
+    let unpack_all = |place| -> Vec<_> { all.clone().map(|n| unpack(&node, place, n)).collect() };
+    let (recorded, here) = (unpack_all("recorded"), unpack_all("here"));
+    for (number, source) in all.clone().zip(recorded) {
         let recording = recording_of(&source, "only", BLOCKS * 4096);
         let kept = keep_layer(
             &node.store,
