@@ -16,6 +16,7 @@ use crate::{Image, ImageId, ImageInfo, StoreError, Watch, WriteError};
 
 mod add;
 mod catalog;
+mod copied;
 mod copy_parts;
 pub(crate) mod faster;
 mod gc;
@@ -35,7 +36,7 @@ mod transfer;
 use catalog::{Catalog, Lengths};
 pub use faster::{CopyParts, FasterCopies, FasterCopy};
 pub use gc::{GcMode, GcReport};
-use lock::Lock;
+use lock::{Lock, Turns};
 pub use names::check as check_name;
 pub use parts::{StoredPart, StoredParts};
 pub use pass::{Pass, PassedImage};
@@ -74,6 +75,7 @@ pub struct Store {
     derived_from: Option<ImageId>,
     /// Bytes that may be added before the size of the store is looked at again.
     unmeasured: Arc<AtomicU64>,
+    turns: Arc<Turns>,
     faster: Option<Arc<dyn FasterCopies>>,
 }
 
@@ -141,6 +143,7 @@ impl Store {
             steps: Steps::default(),
             derived_from: None,
             unmeasured: Arc::default(),
+            turns: Arc::default(),
             faster: None,
         })
     }
@@ -157,6 +160,7 @@ impl Store {
             steps: self.steps.clone(),
             derived_from: Some(from),
             unmeasured: Arc::clone(&self.unmeasured),
+            turns: Arc::clone(&self.turns),
             faster: self.faster.clone(),
         }
     }
@@ -372,9 +376,9 @@ impl Store {
     }
 
     /// Takes the lock of a store that is about to be changed, which is made if it is not there.
-    fn lock(&self) -> Result<Lock, StoreError> {
+    fn lock(&self) -> Result<Lock<'_>, StoreError> {
         let kind = self.places.make(self.config.group)?;
-        let lock = Lock::take(&self.places.lock(), self.config.lock_timeout)?;
+        let lock = Lock::take(&self.places.lock(), self.config.lock_timeout, &self.turns)?;
         if kind != Kind::Store {
             marker::write(&self.places, &self.steps)?;
         }
@@ -382,8 +386,8 @@ impl Store {
     }
 
     /// Locks the store so that it does not change; `None` if it was never written to.
-    fn lock_to_look(&self) -> Result<Option<Lock>, StoreError> {
-        Lock::take_present(&self.places.lock(), self.config.lock_timeout)
+    fn lock_to_look(&self) -> Result<Option<Lock<'_>>, StoreError> {
+        Lock::take_present(&self.places.lock(), self.config.lock_timeout, &self.turns)
     }
 
     fn remove_locked(&self, id: &ImageId) -> Result<(), StoreError> {

@@ -16,6 +16,7 @@ use crate::{FirstOf, ImageId, Watch, WriteError, touches};
 
 pub(crate) mod assemble;
 mod collect;
+pub(crate) mod copied;
 mod recheck;
 
 use assemble::Assembler;
@@ -131,6 +132,13 @@ pub(crate) fn write_image_in(
     steps: &Steps,
     watch: Watch<'_>,
 ) -> Result<WriteReport, WriteError> {
+    if request.variant == Variant::Thin {
+        return Err(crate::FormatError::Rule {
+            what: "header",
+            rule: "only a store writes thin images",
+        }
+        .into());
+    }
     check_plan(request)?;
     let mut dropped = recheck::stale_files(request);
     loop {
@@ -156,7 +164,7 @@ pub(crate) fn write_image_in(
     }
 }
 
-fn put_sections(
+pub(crate) fn put_sections(
     out: &mut Assembler<'_>,
     request: &WriteRequest<'_>,
     rows: &[Row],
@@ -200,13 +208,6 @@ fn report(
 
 fn check_plan(request: &WriteRequest<'_>) -> Result<(), WriteError> {
     let plan = request.plan;
-    if request.variant == Variant::Thin {
-        return Err(crate::FormatError::Rule {
-            what: "header",
-            rule: "only a store writes thin images",
-        }
-        .into());
-    }
     for (extent, wanted) in plan.extents.iter().enumerate() {
         let problem = match request.tree.inode(wanted.file) {
             Some(inode) if inode.attr.kind == NodeKind::File => {

@@ -2,7 +2,6 @@
 //! on a usual layer above the block layers, and on the block layer that this one was converted to.
 
 #![cfg(feature = "privileged")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod block_containers;
 mod lab;

@@ -3,7 +3,8 @@
 //! A layer's content is given by its digest, but a boot image is valid only for versions of files:
 //! inodes and times, which differ wherever the layer is unpacked. So a recording from elsewhere
 //! is only a hint. Its plan is matched by path and length, and the blocks are read here, once:
-//! right after a pull they are still in memory. No byte and no attribute of a hint is ever
+//! right after a pull they are still in memory. Blocks that the store has for the hint already are
+//! compared with them, and shared. No byte that is not here and no attribute of a hint is ever
 //! served, so it need not be trusted.
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use anyhow::Context as _;
 use blocks::Digest;
 use bootimg::{Image, Store};
 
-use super::keep::{About, write};
+use super::keep::{About, copy, write};
 use super::recorded_here::{open, recorded_here};
 use host::interrupt::Interrupt;
 use mounting::source::Source;
@@ -50,10 +51,21 @@ pub fn bind(
         command: hint.info().source.command.clone(),
         ready_ms: hint.info().source.ready_ms.clone(),
     };
+    let binding = || {
+        format!(
+            "binding the boot image of layer {} to {}",
+            layer.short(),
+            source.root.path().display()
+        )
+    };
+    // An image of many layers is pulled at once: writing the blocks of each, syncing them, and looking for them in all of the
+    // store, would take longer than all else.
+    let copied = copy(store, &hint, source, layer, &found.plan, &about, interrupt);
+    if let Some(image) = copied.with_context(binding)? {
+        return Ok(Some(Arc::new(image)));
+    }
     let reader = source.reader();
     let id = write(
-        // An image of many layers is pulled at once: syncing each, and looking for its blocks in all of the store, would take
-        // longer than all else.
         &store.for_derived(hint.info().id),
         source,
         layer,
@@ -62,13 +74,7 @@ pub fn bind(
         &about,
         interrupt,
     )
-    .with_context(|| {
-        format!(
-            "binding the boot image of layer {} to {}",
-            layer.short(),
-            source.root.path().display()
-        )
-    })?;
+    .with_context(binding)?;
     let image = store.open_image(&id).context("opening the boot image")?;
     Ok(Some(Arc::new(image)))
 }

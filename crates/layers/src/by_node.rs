@@ -61,8 +61,6 @@ pub(crate) struct NodeServer {
     node: PatientClient,
     interrupt: Interrupt,
     attachments: Attachments,
-    /// Writing a boot image goes through one file of this process.
-    binding: Mutex<()>,
 }
 
 impl NodeServer {
@@ -86,7 +84,6 @@ impl NodeServer {
             node: PatientClient::new(node, interrupt.clone()),
             interrupt: interrupt.clone(),
             attachments: Attachments::default(),
-            binding: Mutex::new(()),
         })
     }
 
@@ -120,7 +117,6 @@ impl NodeServer {
             return Ok(Some(image));
         }
         let source = Source::scan(Arc::new(root))?;
-        let _one_at_a_time = self.binding.lock();
         bind(&self.store, &source, layer, &self.interrupt)
     }
 

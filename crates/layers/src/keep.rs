@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use blocks::{BlockSource, CachedSource, Digest, ReplayPlan};
-use bootimg::{ImageId, SourceInfo, Store, Variant, WriteRequest, layer_name, place_name, unite};
+use bootimg::{
+    Image, ImageId, SourceInfo, Store, Variant, WriteRequest, layer_name, place_name, unite,
+};
 use serde::Serialize;
 use tracer::Merged;
 
@@ -114,18 +116,8 @@ pub fn write(
     about: &About,
     interrupt: &Interrupt,
 ) -> anyhow::Result<ImageId> {
-    let info = SourceInfo {
-        command: about.command.clone(),
-        ready_ms: about.ready_ms.clone(),
-        ..source.info()
-    };
-    let request = WriteRequest {
-        tree: &source.tree,
-        info: &info,
-        plan,
-        blocks,
-        variant: Variant::Mapped,
-    };
+    let info = info(source, about);
+    let request = request(source, &info, plan, blocks);
     let name = place_name(layer, source.root.id());
     let bar = progress::bytes(
         "writing the boot image",
@@ -140,6 +132,57 @@ pub fn write(
         log::warn!("{path}: {}: left out of the boot image", file.reason);
     }
     Ok(added.id)
+}
+
+/// Makes the boot image of a layer for the place where `source` is of one that has the same blocks, `origin`, and names it after
+/// both. `None` if the blocks differ: then it has to be [written](write).
+///
+/// # Errors
+/// If it cannot be added, or Ctrl-C was pressed.
+pub(crate) fn copy(
+    store: &Store,
+    origin: &Image,
+    source: &Source,
+    layer: &Digest,
+    plan: &ReplayPlan,
+    about: &About,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<Image>> {
+    let reader = source.reader();
+    let info = info(source, about);
+    let request = request(source, &info, plan, &*reader);
+    let name = place_name(layer, source.root.id());
+    let bar = progress::bytes(
+        "comparing the boot image",
+        plan.block_count().saturating_mul(4096),
+    );
+    let copied = store.add_copy(origin, &name, &request, &mut watch(&bar, interrupt));
+    bar.finish_and_clear();
+    interrupt.check()?;
+    Ok(copied?)
+}
+
+fn info(source: &Source, about: &About) -> SourceInfo {
+    SourceInfo {
+        command: about.command.clone(),
+        ready_ms: about.ready_ms.clone(),
+        ..source.info()
+    }
+}
+
+fn request<'a>(
+    source: &'a Source,
+    info: &'a SourceInfo,
+    plan: &'a ReplayPlan,
+    blocks: &'a dyn BlockSource,
+) -> WriteRequest<'a> {
+    WriteRequest {
+        tree: &source.tree,
+        info,
+        plan,
+        blocks,
+        variant: Variant::Mapped,
+    }
 }
 
 fn files_of(plan: &ReplayPlan) -> u64 {

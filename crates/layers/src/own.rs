@@ -13,7 +13,6 @@ use parking_lot::{Condvar, Mutex};
 use yolofs::{Layering, XattrAnswers};
 
 use super::bind::bind;
-use super::recorded_here::recorded_here;
 use super::served::Served;
 use super::warm::{Hold, WarmPool};
 use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};
@@ -36,8 +35,6 @@ pub(crate) struct OwnServer {
     layers: Mutex<Layers>,
     changed: Condvar,
     lost: AtomicU64,
-    /// Writing a boot image goes through one file of this process.
-    binding: Mutex<()>,
     // After the layers: a layer's mount ends before the threads that may be warming it.
     pool: WarmPool,
 }
@@ -97,7 +94,6 @@ impl OwnServer {
             layers: Mutex::default(),
             changed: Condvar::new(),
             lost: AtomicU64::new(0),
-            binding: Mutex::new(()),
             pool: WarmPool::start()?,
         })
     }
@@ -125,13 +121,7 @@ impl OwnServer {
         // It may be served in place.
         let root = SourceRoot::open_plain_within(&place.source, Patience::default().deadline)?;
         let source = Source::scan(Arc::new(root))?;
-        let image = match recorded_here(&self.store, &source.root, &place.layer)? {
-            Some(image) => Some(image),
-            None => {
-                let _one_at_a_time = self.binding.lock();
-                bind(&self.store, &source, &place.layer, &self.interrupt)?
-            }
-        };
+        let image = bind(&self.store, &source, &place.layer, &self.interrupt)?;
         let Some(image) = image else { return Ok(None) };
         make_room(place, before)?;
         // No moment without a mount: a container may be starting.

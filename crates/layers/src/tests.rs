@@ -78,12 +78,17 @@ fn content(byte: u8) -> Vec<u8> {
 
 /// A recording of a boot that read all of one file.
 fn recording(source: &Source, path: &str) -> Merged {
+    recording_of(source, path, 3 * 4096)
+}
+
+/// A recording of a boot that read the beginning of one file.
+fn recording_of(source: &Source, path: &str, len: u64) -> Merged {
     let file = source.tree.resolve(path.as_bytes()).unwrap();
     let recorder = Recorder::new(Limits::default());
     let read = Access {
         file,
         offset: 0,
-        len: 3 * 4096,
+        len,
         warmth: Warmth::Cold,
     };
     recorder.note(Caller::default(), Event::Read(read), Duration::ZERO);
@@ -216,6 +221,11 @@ fn a_layer_is_served_from_its_copy_on_a_tier() {
     let copy = node.bound(&source).unwrap();
     assert_eq!(copy.tier(), Some("nvm"));
     assert_eq!(served(&copy, &source.tree, "bin/a"), Some(content(b'a')));
+    // Where the layer is unpacked again it is a hint as the store's own is.
+    let there = node.copy("there");
+    let bound = node.bound(&there).unwrap();
+    assert_eq!(bound.tier(), None);
+    assert_eq!(served(&bound, &there.tree, "bin/a"), Some(content(b'a')));
     // It stays as long as it is served.
     let object = mover.places_of(object_of(&node, &id));
     assert_eq!(object, [0]);

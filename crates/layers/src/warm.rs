@@ -50,11 +50,7 @@ pub struct Hold(Arc<Queue<Served>>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut inner = self.0.inner.lock();
-        inner.holds -= 1;
-        if inner.holds == 0 {
-            inner.held_until = None;
-        }
+        self.0.inner.lock().let_go();
         self.0.changed.notify_all();
     }
 }
@@ -81,22 +77,13 @@ impl WarmPool {
 
     /// Delays warming: a caller that attaches many layers wants all of them served first.
     pub fn hold(&self) -> Hold {
-        let mut inner = self.queue.inner.lock();
-        inner.holds += 1;
-        inner
-            .held_until
-            .get_or_insert_with(|| Instant::now() + HELD_MAX);
+        self.queue.inner.lock().hold(Instant::now());
         Hold(Arc::clone(&self.queue))
     }
 
     /// Queues a layer to be warmed, unless it is in the queue already.
     pub fn add(&self, layer: &Arc<Served>) {
-        let mut inner = self.queue.inner.lock();
-        let is_it = |waiting: &Weak<Served>| waiting.as_ptr() == Arc::as_ptr(layer);
-        if inner.waiting.iter().any(is_it) {
-            return;
-        }
-        inner.waiting.push_back(Arc::downgrade(layer));
+        self.queue.inner.lock().add(layer);
         self.queue.changed.notify_one();
     }
 }
@@ -141,21 +128,67 @@ impl<T> Queue<T> {
     fn next(&self) -> Option<Arc<T>> {
         let mut inner = self.inner.lock();
         loop {
-            if inner.closed {
-                return None;
-            }
-            if let Some(until) = inner.held_until.filter(|until| *until > Instant::now()) {
-                let _woken = self.changed.wait_until(&mut inner, until);
-                continue;
-            }
-            while let Some(layer) = inner.waiting.pop_front() {
-                if let Some(layer) = layer.upgrade() {
-                    inner.running.push(Arc::clone(&layer));
-                    return Some(layer);
+            match inner.turn(Instant::now()) {
+                Turn::Ended => return None,
+                Turn::Layer(layer) => return Some(layer),
+                Turn::Held(until) => {
+                    let _woken = self.changed.wait_until(&mut inner, until);
                 }
+                Turn::Nobody => self.changed.wait(&mut inner),
             }
-            self.changed.wait(&mut inner);
         }
+    }
+}
+
+/// What a thread that warms layers does next.
+#[derive(Debug)]
+enum Turn<T> {
+    /// It ends.
+    Ended,
+    /// It waits, until then at the latest.
+    Held(Instant),
+    /// It waits for a layer.
+    Nobody,
+    /// It warms this layer.
+    Layer(Arc<T>),
+}
+
+impl<T> Inner<T> {
+    /// Delays all from `now` on; those who hold them already do not do so for longer.
+    fn hold(&mut self, now: Instant) {
+        self.holds += 1;
+        self.held_until.get_or_insert(now + HELD_MAX);
+    }
+
+    fn let_go(&mut self) {
+        self.holds -= 1;
+        if self.holds == 0 {
+            self.held_until = None;
+        }
+    }
+
+    /// Queues a layer, unless it is in the queue already.
+    fn add(&mut self, layer: &Arc<T>) {
+        let is_it = |waiting: &Weak<T>| waiting.as_ptr() == Arc::as_ptr(layer);
+        if !self.waiting.iter().any(is_it) {
+            self.waiting.push_back(Arc::downgrade(layer));
+        }
+    }
+
+    fn turn(&mut self, now: Instant) -> Turn<T> {
+        if self.closed {
+            return Turn::Ended;
+        }
+        if let Some(until) = self.held_until.filter(|until| *until > now) {
+            return Turn::Held(until);
+        }
+        while let Some(layer) = self.waiting.pop_front() {
+            if let Some(layer) = layer.upgrade() {
+                self.running.push(Arc::clone(&layer));
+                return Turn::Layer(layer);
+            }
+        }
+        Turn::Nobody
     }
 }
 
@@ -197,5 +230,59 @@ mod tests {
         assert_eq!(warmed.into_inner(), [0, 2]);
         let running = &queue.inner.lock().running;
         assert!(running.is_empty(), "{running:?}");
+    }
+
+    /// Who warms next at this moment.
+    fn turn(queue: &Queue<i32>, now: Instant) -> Option<i32> {
+        match queue.inner.lock().turn(now) {
+            Turn::Layer(layer) => Some(*layer),
+            Turn::Held(until) => {
+                assert!(until > now);
+                None
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn warming_is_held_back_and_nothing_of_it_is_lost() {
+        let (queue, start) = (Queue::new(), Instant::now());
+        let layers = [0, 1, 2].map(Arc::new);
+        queue.inner.lock().hold(start);
+        for layer in layers.iter().chain(&layers) {
+            queue.inner.lock().add(layer);
+        }
+        assert_eq!(turn(&queue, start), None);
+        // Another one who attaches layers holds it for as long as the first may, and no longer.
+        let later = start + HELD_MAX / 2;
+        queue.inner.lock().hold(later);
+        queue.inner.lock().let_go();
+        assert_eq!(turn(&queue, later), None);
+        let over = start + HELD_MAX;
+        assert_eq!(turn(&queue, over), Some(0));
+        // One that is being warmed is warmed again when it is asked for: pages may have been evicted meanwhile.
+        queue.inner.lock().add(&layers[0]);
+        queue.inner.lock().let_go();
+        let rest = [(); 3].map(|()| turn(&queue, later));
+        assert_eq!(
+            rest,
+            [1, 2, 0].map(Some),
+            "each once, in the order in which they came"
+        );
+        assert!(matches!(queue.inner.lock().turn(later), Turn::Nobody));
+    }
+
+    #[test]
+    fn a_hold_begins_anew_when_the_last_one_was_let_go() {
+        let (queue, start) = (Queue::new(), Instant::now());
+        let layer = Arc::new(0);
+        queue.inner.lock().add(&layer);
+        queue.inner.lock().hold(start);
+        queue.inner.lock().let_go();
+        let second = start + HELD_MAX;
+        queue.inner.lock().hold(second);
+        assert_eq!(turn(&queue, second), None);
+        queue.inner.lock().let_go();
+        assert_eq!(turn(&queue, second), Some(0));
     }
 }

@@ -34,7 +34,8 @@ impl LayerDir {
 /// a directory.
 pub trait Lowers: Send + Sync + 'static {
     /// Returns where an overlay for `snapshot` finds each of `layers`, nearest first; `None`, or
-    /// an empty list, for the plain directory. Is called again whenever the snapshot is mounted.
+    /// an empty list, for the plain directory. Is called again whenever the snapshot is mounted, and not for
+    /// one that a layer is unpacked into: that is on the plain directories.
     fn places(&self, snapshot: &Snapshot, layers: &[LayerDir]) -> Vec<Option<PathBuf>>;
 
     /// Returns whether what is served may be mounted with other user IDs. Otherwise containers with such

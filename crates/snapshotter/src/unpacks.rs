@@ -41,6 +41,11 @@ pub(crate) fn unpacks(key: &str, labels: &Labels) -> bool {
     labels.contains_key(UNPACKED_AS) || last_word(key).is_some()
 }
 
+/// Returns whether a snapshot was made to unpack a layer into it.
+pub(crate) fn is_unpacked_into(snapshot: &Snapshot) -> bool {
+    snapshot.labels.contains_key(UNPACKED_AS) || last_word(&snapshot.name).is_some()
+}
+
 fn last_word(key: &str) -> Option<&str> {
     let last = key.rsplit('/').next();
     last.filter(|last| last.starts_with(UNPACK_PREFIX))

@@ -48,16 +48,8 @@ impl Store {
         } else {
             self.store_image(image, watch)?
         };
-        let had = self.places.named(&name)?;
-        self.places.set_name(&name, &id, &self.image_steps())?;
-        let replaced = self.replaced(had, &id)?;
         let added = segment_bytes(new_bytes / PAGE_BYTES) + file_bytes(&self.places.image(&id))?;
-        // Looking at every image for each that comes would make many of them slow to add.
-        let evicted = if replaced.is_some() || self.is_too_large(added)? {
-            self.gc_locked(GcMode::Apply, Some(id))?.evicted
-        } else {
-            Vec::new()
-        };
+        let (replaced, evicted) = self.name_added(&id, &name, added, &self.image_steps())?;
         Ok(AddReport {
             id,
             name,
@@ -66,6 +58,27 @@ impl Store {
             replaced,
             evicted,
         })
+    }
+
+    /// Names an image with which so many bytes came into the store, and makes room if that is too large now. Returns the image that
+    /// is replaced, and those that had to go.
+    pub(super) fn name_added(
+        &self,
+        id: &ImageId,
+        name: &str,
+        added: u64,
+        steps: &Steps,
+    ) -> Result<(Option<ImageId>, Vec<ImageId>), StoreError> {
+        let had = self.places.named(name)?;
+        self.places.set_name(name, id, steps)?;
+        let replaced = self.replaced(had, id)?;
+        // Looking at every image for each that comes would make many of them slow to add.
+        let evicted = if replaced.is_some() || self.is_too_large(added)? {
+            self.gc_locked(GcMode::Apply, Some(*id))?.evicted
+        } else {
+            Vec::new()
+        };
+        Ok((replaced, evicted))
     }
 
     /// Returns the name for an image that was given no name: that of its source, with a part of the

@@ -370,7 +370,7 @@ pub(super) fn open_copy(copy: CopyParts, path: &Path, id: &ImageId) -> Result<Im
 }
 
 /// Puts an image together with its segments, each with the number of its blocks.
-fn assemble(
+pub(super) fn assemble(
     sealed: Sealed,
     segments: Vec<(Backing, u64)>,
     path: &Path,
@@ -426,7 +426,7 @@ fn hints(places: &Places) -> Result<BTreeSet<ImageId>, StoreError> {
     Ok(hints)
 }
 
-fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
+pub(super) fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
     let file = File::open(path).map_err(|error| located(path, error.into()))?;
     seal(Backing::file(file), path, id)
 }

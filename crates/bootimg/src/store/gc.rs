@@ -10,6 +10,10 @@ use crate::store::catalog::{Catalog, Lengths, Users};
 use crate::store::places::file_bytes;
 use crate::{ImageId, Store, StoreError};
 
+/// How much of its size is made free for what is added later, when a store has become too large by what was added: else
+/// each image that is added to a full store would have all others looked at.
+const ROOM_PART: u64 = 10;
+
 /// Whether to carry out the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcMode {
@@ -162,13 +166,18 @@ impl Plan<'_> {
             .collect();
     }
 
-    /// Gives up images, the least valuable first, until the rest fits.
+    /// Gives up images, the least valuable first, until the rest fits; with some room to spare, if `keep` was just added.
     fn evict(&mut self, max_bytes: u64, keep: Option<ImageId>) {
         if !self.catalog.foreign.is_empty() {
             return;
         }
         let now = SystemTime::now();
-        while self.size() > max_bytes {
+        let mut size = self.size();
+        if size <= max_bytes {
+            return;
+        }
+        let room = keep.map_or(0, |_| max_bytes / ROOM_PART);
+        while size > max_bytes - room {
             let users = self.users();
             let candidates = self.catalog.images.iter().filter(|held| {
                 let id = held.info.id;
@@ -183,6 +192,7 @@ impl Plan<'_> {
             };
             self.report.evicted.push(worst.info.id);
             self.gone.insert(worst.info.id);
+            size = self.size();
         }
     }
 

@@ -14,6 +14,7 @@ use crate::sample::{PLANNED, Sample};
 use crate::{OpenError, Variant, unwatched};
 
 mod access;
+mod copied;
 mod derived;
 mod directory;
 mod faster;

@@ -129,7 +129,15 @@ impl<'a> Assembler<'a> {
     }
 
     /// Writes footer and header, and makes the file durable under its name.
-    pub(crate) fn finish(mut self, path: &Path) -> Result<ImageId, WriteError> {
+    pub(crate) fn finish(self, path: &Path) -> Result<ImageId, WriteError> {
+        self.finish_as(|_| path.to_owned())
+    }
+
+    /// Does the same, under a name that depends on what was written.
+    pub(crate) fn finish_as(
+        mut self,
+        path: impl FnOnce(&ImageId) -> PathBuf,
+    ) -> Result<ImageId, WriteError> {
         self.align(PAGE_BYTES)?;
         let header = Header {
             variant: self.variant,
@@ -147,6 +155,7 @@ impl<'a> Assembler<'a> {
         self.put(&footer.encode(&page))?;
         self.flush()?;
         let id = ImageId::of(&header, &footer);
+        let path = &path(&id);
         let failed = |doing| move |error| WriteError::io(path, doing, error);
         self.temp
             .write_at(&page, 0)

@@ -5,14 +5,17 @@
 //! are being mounted waits a little, for a start from the plain directories costs more. It does not wait for more
 //! layers than are mounted in that time: such an image was just pulled, and its files are in memory.
 
+mod all_first;
 mod attach_time;
+mod looked;
+mod queue;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use blocks::Digest;
@@ -33,18 +36,13 @@ use layers::status::LayerStatus;
 use node_records::left::living_mounts;
 use yolofs::XattrAnswers;
 
-use attach_time::AttachTime;
+use looked::Stamp;
+use queue::{Job, Known, QueueState, ServingState};
 
-/// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
+/// Threads that mount layers: mounting waits for the disk, and more would take the processors from those who start containers.
 const THREADS: usize = 2;
 /// Longest wait for layers that are being mounted: what a boot from a busy disk loses in any case.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long after a layer was committed it is mounted: an image that is pulled has more of them.
-const LATER: Duration = Duration::from_millis(300);
-/// The longest that layers which come one after another are not mounted.
-const LATEST: Duration = Duration::from_secs(10);
-/// How long it is left alone that a layer could not be mounted: the node may be away.
-const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Serves the layers of a snapshotter. Clones are handles to the same.
 #[derive(Clone, Debug)]
@@ -61,64 +59,6 @@ struct Shared {
     threads: Mutex<Vec<JoinHandle<()>>>,
     first_boots: Arc<FirstBootsHand>,
     kernel_maps: bool,
-}
-
-/// When the store's names and its images changed last, as far as the system can say.
-type Stamp = [Option<SystemTime>; 2];
-
-#[derive(Debug, Default)]
-struct QueueState {
-    chains: Chains,
-    /// The state of the store that the chains are of.
-    seen: Option<Stamp>,
-    layers: BTreeMap<SnapshotId, Known>,
-    /// At most two for each layer.
-    jobs: VecDeque<Job>,
-    /// Layers that a thread works on: a second one must not attach what the first detaches.
-    at_work: BTreeSet<SnapshotId>,
-    /// How long it took to mount one.
-    attach_time: AttachTime,
-    /// When the first and the last layer were committed that are mounted later.
-    commits: Option<(Instant, Instant)>,
-    ending: bool,
-}
-
-#[derive(Debug)]
-struct Known {
-    layer: LayerDir,
-    state: ServingState,
-    /// Whether it was attached anew since its directory leads elsewhere.
-    follows: bool,
-    /// When it could not be mounted, if it could not.
-    failed: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ServingState {
-    /// Its plain directory serves it.
-    Plain,
-    /// It is about to be mounted.
-    Coming,
-    Served,
-    /// It is served, and about to be from a newer boot image.
-    Renewing,
-}
-
-#[derive(Debug)]
-enum Job {
-    Attach(SnapshotId),
-    Detach(SnapshotId),
-    /// Its directory leads elsewhere now.
-    Reattach(SnapshotId),
-    /// A container is about to start on it: what the kernel dropped since the last one is to be there.
-    Warm(SnapshotId),
-}
-
-impl Job {
-    const fn layer(&self) -> SnapshotId {
-        let (Self::Attach(id) | Self::Detach(id) | Self::Reattach(id) | Self::Warm(id)) = self;
-        *id
-    }
 }
 
 impl ServedLowers {
@@ -323,115 +263,32 @@ fn mounted(places: Vec<Option<PathBuf>>) -> Vec<Option<PathBuf>> {
         .collect()
 }
 
-impl QueueState {
-    /// Takes the first job of a layer that no thread works on.
-    fn next_job(&mut self) -> Option<Job> {
-        let is_later = self.is_pulled();
-        let is_free = |job: &Job| {
-            !(self.at_work.contains(&job.layer()) || is_later && matches!(job, Job::Attach(_)))
-        };
-        let job = self.jobs.remove(self.jobs.iter().position(is_free)?)?;
-        self.at_work.insert(job.layer());
-        Some(job)
-    }
-
-    /// Returns whether an image is being pulled, as far as one can tell: mounting its layers would take
-    /// processors and disk from that, and nobody needs them before it is over.
-    fn is_pulled(&mut self) -> bool {
-        let is_over = |(first, last): (Instant, Instant)| {
-            last.elapsed() >= LATER || first.elapsed() >= LATEST
-        };
-        if self.commits.is_some_and(is_over) {
-            self.commits = None;
-        }
-        self.commits.is_some()
-    }
-
-    /// Has the pages of layers that are served brought into memory again; returns how many layers.
-    fn warm(&mut self, layers: impl IntoIterator<Item = SnapshotId>) -> usize {
-        let mut warmed = 0;
-        for id in layers {
-            let known = self.layers.get(&id);
-            let is_served = known.is_some_and(|known| known.state == ServingState::Served);
-            if is_served && !self.jobs.iter().any(|job| job.layer() == id) {
-                self.jobs.push_back(Job::Warm(id));
-                warmed += 1;
-            }
-        }
-        warmed
-    }
-
-    /// Has a layer mounted that the store may have a boot image of.
-    fn want(&mut self, id: SnapshotId) {
-        let Some(known) = self.layers.get_mut(&id) else {
-            return;
-        };
-        let layer = known.layer.chain_id().and_then(|c| self.chains.layer(&c));
-        if known.state == ServingState::Plain && layer.is_some() {
-            known.state = ServingState::Coming;
-            self.jobs.push_back(Job::Attach(id));
-        }
-    }
-
-    /// Has a layer mounted again that is not mounted any more.
-    fn lost(&mut self, id: SnapshotId) {
-        if let Some(known) = self.layers.get_mut(&id)
-            && known.state == ServingState::Served
-        {
-            log::warn!("snapshot {id}: its layer mount was unmounted; mounting it again");
-            known.state = ServingState::Plain;
-            known.failed = None;
-            self.want(id);
-        }
-    }
-
-    /// Has a layer mounted that could not be some time ago.
-    fn try_again(&mut self, id: SnapshotId) {
-        let failed = self.layers.get(&id).and_then(|known| known.failed);
-        if failed.is_some_and(|failed| failed.elapsed() >= TRIED_AGAIN_AFTER) {
-            self.want(id);
-        }
-    }
-
-    /// Has a layer that is served mounted from a newer boot image: the next containers wait for it,
-    /// as for one that is coming.
-    fn renew(&mut self, id: SnapshotId) {
-        if let Some(known) = self.layers.get_mut(&id)
-            && known.state == ServingState::Served
-        {
-            known.state = ServingState::Renewing;
-            self.jobs.push_back(Job::Attach(id));
-        }
-    }
-}
-
 impl Shared {
-    fn stamp(&self) -> Stamp {
-        let store = self.server.store();
-        let images = std::fs::metadata(store.dir().join("stacks"));
-        [
-            store.named_at(),
-            images.and_then(|images| images.modified()).ok(),
-        ]
-    }
-
     /// Learns what the store has learnt. Two calls of stat(2) if that is nothing.
     fn refresh(&self) {
-        let changed = self.stamp();
-        if self.now.lock().seen == Some(changed) {
-            return;
-        }
-        let chains = match self.server.store().stacks() {
-            Ok(stacks) => Chains::of(&stacks),
+        let changed = Stamp::of(self.server.store());
+        let due = {
+            let now = self.now.lock();
+            now.looked.due(changed, now.is_mounting())
+        };
+        let Some(due) = due else { return };
+        let chains = due.images.then(|| self.server.store().stacks());
+        let chains = match chains.transpose() {
+            Ok(stacks) => stacks.map(|stacks| Chains::of(&stacks)),
             Err(error) => {
                 log::warn!("cannot list the images in the store: {error}");
                 return;
             }
         };
-        let outdated = self.server.outdated();
+        let outdated = match due.names {
+            true => self.server.outdated(),
+            false => BTreeSet::new(),
+        };
         let mut now = self.now.lock();
-        now.chains = chains;
-        now.seen = Some(changed);
+        if let Some(chains) = chains {
+            now.chains = chains;
+        }
+        now.looked.note(changed, due);
         let ids: Vec<SnapshotId> = now.layers.keys().copied().collect();
         for id in ids {
             now.want(id);
@@ -484,6 +341,10 @@ impl Shared {
         let changes = |now: &QueueState, layer| {
             is(now, layer, [ServingState::Coming, ServingState::Renewing])
         };
+        if layers.iter().any(|layer| changes(&now, layer)) {
+            now.need_now(layers);
+            self.changed.notify_all();
+        }
         while !now.ending {
             let coming = layers.iter().filter(|layer| changes(&now, layer)).count();
             if coming == 0 || now.attach_time.of(coming, THREADS) > PATIENCE {

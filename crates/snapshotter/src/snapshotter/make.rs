@@ -17,7 +17,7 @@ use crate::overlay::{Layout, Mount};
 use crate::pace::Unhurried;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack};
 use crate::staged::{self, StagedName};
-use crate::unpacks::{Adopted, Unpack};
+use crate::unpacks::{Adopted, Unpack, is_unpacked_into};
 
 impl<L: Lowers> State<L> {
     pub(super) fn create(
@@ -157,6 +157,8 @@ impl<L: Lowers> State<L> {
             Some(_) if !self.lowers.may_be_mapped() => Vec::new(),
             // What is above a block image was made on this machine, and belongs to no image that is recorded.
             _ if image.is_some() => Vec::new(),
+            // A layer is unpacked on what was unpacked just now: that need not be served, nor waited for.
+            _ if is_unpacked_into(snapshot) => Vec::new(),
             _ => self.lowers.places(snapshot, &layers),
         };
         let mut places = places.into_iter();

@@ -67,3 +67,28 @@ fn two_processes_that_add_keep_to_the_size_of_a_store() {
     }
     assert!(evicted > 10, "{evicted}");
 }
+
+/// Looking at all images for each that is added would make a full store slow to add to.
+#[test]
+fn a_full_store_makes_room_for_several_images_at_once() {
+    const MAX: u64 = 5 << 20;
+    let config = StoreConfig {
+        max_bytes: MAX,
+        ..ENDLESS
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), config).unwrap();
+    let (mut evicted, mut times) = (0, 0);
+    for number in 0..150 {
+        let gone = add(&store, &Sample::other(number), &format!("{number}")).evicted;
+        evicted += gone.len();
+        times += usize::from(!gone.is_empty());
+        if !gone.is_empty() {
+            let left = store.places.bytes().unwrap();
+            assert!(left <= MAX - MAX / 10, "{left}");
+            assert!(left > MAX / 2, "no more than needed: {left}");
+        }
+    }
+    assert!(evicted > 40, "{evicted}");
+    assert!(evicted >= 5 * times, "{evicted} images at {times} times");
+}

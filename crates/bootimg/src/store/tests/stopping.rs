@@ -8,8 +8,8 @@ use crate::durable::End;
 type Change = fn(&Store) -> Result<(), StoreError>;
 
 /// Stops `change` after every number of steps, in a copy of `base`, and hands each copy, opened
-/// anew as the next process would, to `check`.
-fn stop_everywhere(base: &Path, end: End, change: Change, check: impl Fn(&Store, bool)) {
+/// anew as the next process would, to `check`. Returns how many steps there are.
+fn stop_everywhere(base: &Path, end: End, change: Change, check: impl Fn(&Store, bool)) -> u64 {
     for count in 0.. {
         let dir = tempfile::tempdir().unwrap();
         copy_dir(base, dir.path());
@@ -31,9 +31,10 @@ fn stop_everywhere(base: &Path, end: End, change: Change, check: impl Fn(&Store,
         check(&store_in(dir.path()), result.is_ok());
         if result.is_ok() {
             assert!(count > 3, "there are steps to stop at");
-            return;
+            return count;
         }
     }
+    unreachable!("there is an end to the steps")
 }
 
 fn base() -> TempDir {
@@ -169,6 +170,36 @@ fn what_shares_blocks_with_a_damaged_derived_image_is_whole() {
     );
     store.gc(GcMode::Apply).unwrap();
     assert_right(&store, &id, &Sample::other(1));
+}
+
+fn copy(store: &Store) -> Result<(), StoreError> {
+    let origin = store.open_image(&Sample::other(0).image().info().id)?;
+    let added = copied::add_copy(store, &origin, &copied::copy_of(0))?;
+    assert!(added.is_some());
+    Ok(())
+}
+
+/// A file that is created, written in two parts and renamed, and a link that is created and renamed; nothing is synced.
+#[test]
+fn six_changes_make_an_image_for_a_copy_and_a_power_cut_costs_no_other() {
+    let steps = stop_everywhere(base().path(), End::Killed, copy, |store, done| {
+        for (name, number) in [("first", 0), ("name", 1)] {
+            let id = store.find(name).unwrap().info.id;
+            assert_right(store, &id, &Sample::other(number));
+        }
+        let copied = store.resolve("copy");
+        assert!(copied.is_ok() || !done);
+        if let Ok(id) = copied
+            && store.open_image(&id).is_ok()
+        {
+            assert_right(store, &id, &copied::copy_of(0));
+        }
+        copy(store).unwrap();
+        let id = store.find("copy").unwrap().info.id;
+        assert_right(store, &id, &copied::copy_of(0));
+        assert!(store.verify(&mut unwatched).unwrap().is_sound());
+    });
+    assert_eq!(steps, 6);
 }
 
 fn stack(ready_ms: u64) -> crate::Stack {

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use host::caught::caught;
 use snapshotter::SnapshotId;
 
-use super::{Job, LATER, ServingState, Shared};
+use super::Shared;
+use super::queue::{Job, LATER, ServingState};
 use layers::server::{Attach, LayerPlace};
 
 /// How often the store is looked at for images that others recorded or pulled.
@@ -19,7 +20,7 @@ impl Shared {
             if now.ending {
                 return;
             }
-            let job = now.next_job();
+            let job = now.next_job(|| self.server.hold_warming());
             if job.is_none() {
                 let patience = if now.commits.is_some() {
                     LATER
