@@ -281,7 +281,7 @@ mod tests {
                 apply(&plan_of(&path, "second\n"), &record).unwrap();
             }
             let undone = undo(&record).unwrap();
-            assert_eq!(undone.restored, [path.clone()]);
+            assert_eq!(undone.restored, std::slice::from_ref(&path));
             assert_eq!(fs::read_to_string(&path).unwrap(), "theirs\n");
         }
     }

@@ -234,7 +234,8 @@ mod tests {
 
     /// Who warms next at this moment.
     fn turn(queue: &Queue<i32>, now: Instant) -> Option<i32> {
-        match queue.inner.lock().turn(now) {
+        let turn = queue.inner.lock().turn(now);
+        match turn {
             Turn::Layer(layer) => Some(*layer),
             Turn::Held(until) => {
                 assert!(until > now);

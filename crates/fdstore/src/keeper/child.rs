@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+    #[expect(clippy::zombie_processes, reason = "what is tested waits for it")]
     fn a_child_that_cannot_be_watched_is_ended() {
         let mut sleep = std::process::Command::new("sleep");
         let sleep = sleep.arg("1000").spawn().unwrap();
