@@ -27,13 +27,7 @@ fn refused(dir: &Path, code: i32, program: &str, line: &str, why: &str) {
 #[test]
 fn a_mount_without_a_boot_image_is_told_nothing_of_one() {
     let dir = tempfile::tempdir().unwrap();
-    for flag in [
-        "--no-inject",
-        "--wait-prewarm",
-        "--budget 1M",
-        "--lock",
-        "--auto",
-    ] {
+    for flag in ["--wait-prewarm", "--budget 1M", "--lock", "--auto"] {
         let line = format!("mount --boot none {flag} . .");
         refused(dir.path(), 1, YOLOFS, &line, "--boot none");
     }

@@ -365,10 +365,9 @@ impl MountArgs {
         })
     }
 
-    /// Checks that nothing is said of the boot image where there is to be none.
+    /// Checks that nothing is asked of the boot image where there is to be none. `--no-inject` asks for nothing.
     fn refuse_what_needs_a_boot_image(&self) -> anyhow::Result<()> {
         let given = [
-            (self.no_inject, "--no-inject"),
             (self.wait_prewarm, "--wait-prewarm"),
             (self.budget.is_some(), "--budget"),
             (self.lock, "--lock"),
