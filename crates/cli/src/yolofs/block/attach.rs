@@ -47,15 +47,8 @@ pub(in crate::yolofs) struct AttachArgs {
     /// Let clients write to a raw disk; an image with a writable layer is served writable without it
     #[arg(long)]
     writable: bool,
-    /// What is fetched, with a cache, that nobody has read yet
-    #[arg(
-        long,
-        value_name = "WHAT",
-        value_enum,
-        default_value = "everything",
-        requires = "image_cache"
-    )]
-    background: super::export::BackgroundArg,
+    #[command(flatten)]
+    background: super::export::BackgroundFlag,
     /// Fetch only what is read first
     #[arg(long, requires = "image_cache")]
     no_plan: bool,
@@ -96,7 +89,7 @@ fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::R
     let options = image_args::spec(
         args.image.cache.as_deref(),
         args.image.cache_limit,
-        Prefetch::from(args.background),
+        Prefetch::from(args.background.what),
         args.image.registry.spec()?,
         &args.image.mirror,
     )?;

@@ -68,20 +68,27 @@ pub(super) struct ExportArgs {
     /// When the export ends, keep which blocks of layers were read as their plan in the store
     #[arg(long)]
     record: bool,
-    /// What is fetched, with a cache, that nobody has read yet
-    #[arg(
-        long,
-        value_name = "WHAT",
-        value_enum,
-        default_value = "everything",
-        requires = "image_cache"
-    )]
-    background: BackgroundArg,
+    #[command(flatten)]
+    background: BackgroundFlag,
     /// When the export ends, write which blocks of layers were read to this file, as overlaybd's trace
     #[arg(long, value_name = "FILE")]
     record_trace: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArg,
+}
+
+/// What is fetched of an image whose layers come through a cache.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(super) struct BackgroundFlag {
+    /// What is fetched, with a cache, that nobody has read yet
+    #[arg(
+        long = "background",
+        value_name = "WHAT",
+        value_enum,
+        default_value = "everything",
+        requires = "image_cache"
+    )]
+    pub(super) what: BackgroundArg,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -131,7 +138,7 @@ pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Ou
         false => DeviceAccess::ReadOnly,
     };
     let start = start(args, store)?;
-    let opened = image.open(access, args.background.into(), &start)?;
+    let opened = image.open(access, args.background.what.into(), &start)?;
     let device = Arc::clone(&opened.device);
     let info = device.info();
     let export = match place {
