@@ -17,7 +17,9 @@ fn a_lock_that_is_held_is_given_up_and_the_error_says_by_whom() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lock");
     let held = FileLock::take(&path, Duration::ZERO, PURPOSE).unwrap();
+    let started = Instant::now();
     let error = FileLock::take(&path, SHORT, PURPOSE).unwrap_err();
+    assert!(started.elapsed() >= SHORT, "given up before the deadline");
     let LockError::Busy(busy) = &error else {
         panic!("{error}");
     };
