@@ -19,9 +19,17 @@ need mkfs.ext4=e2fsprogs dockerd=docker.io skopeo=skopeo busybox=busybox-static
 say "filling a Docker engine with the images (half a minute)"
 work=$(mktemp -d "$IMAGES/engines.XXXXXX")
 daemon=
+# The containerd that dockerd started may outlive it for a moment, on a busy machine for longer.
+detach() {
+    local deadline=$((SECONDS + 30))
+    until umount mnt 2>/dev/null; do
+        [ $SECONDS -lt $deadline ] || { umount mnt; return; }
+        sleep 0.1
+    done
+}
 cleanup() {
     [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon" || true; }
-    ! mountpoint -q "$work/mnt" || umount "$work/mnt"
+    ! mountpoint -q "$work/mnt" || umount --lazy "$work/mnt"
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -46,5 +54,5 @@ cp "$(command -v busybox)" empty/busybox
 tar -C empty -c busybox | "$docker" --host "unix://$work/socket" import --change 'CMD ["/busybox","true"]' - warm >/dev/null
 kill "$daemon" && wait "$daemon" || true
 daemon=
-umount mnt
+detach
 keep engines.ext4 "$out" "${made_by[@]}"
