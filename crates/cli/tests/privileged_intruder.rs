@@ -174,9 +174,11 @@ fn privileged_a_worker_of_block_images_has_its_files_only() {
     let lab = Lab::new();
     let service = Service::start(&lab);
     let run_dir = lab.run_dir();
-    for dir in [intruder::LAYER, intruder::CACHE] {
+    for dir in [intruder::LAYER, intruder::LOWER, intruder::CACHE] {
         fs::create_dir(run_dir.join(dir)).unwrap();
     }
+    let lower = run_dir.join(intruder::LOWER).join("lower.obd");
+    fs::write(&lower, "").unwrap();
     // Plans say what to fetch; boot images say what files have.
     bootstore::store::make_block_plans(&run_dir.join(intruder::STORE)).unwrap();
     let store = run_dir.join(intruder::STORE);
@@ -197,6 +199,10 @@ fn privileged_a_worker_of_block_images_has_its_files_only() {
     ] {
         let does = |what, place: &Path, whose| intruder::does(&lab, who, what, place, whose);
         for (what, place, whose, said) in [
+            ("read", &lower, "", "done"),
+            // One that shares a cache serves images that are not known yet.
+            ("read", &PathBuf::from("/dev/null"), "", cache),
+            ("read", &PathBuf::from("/etc/shadow"), "", cache),
             ("write", &own, "", "done"),
             ("write", &cached, "", cache),
             ("write", &plan, "", cache),

@@ -65,6 +65,7 @@ const ALL: [As; 8] = [
 
 /// Below the run directory: the writable layer of an image, and the cache of images.
 pub(crate) const LAYER: &str = "layer";
+pub(crate) const LOWER: &str = "lower";
 pub(crate) const CACHE: &str = "cache";
 pub(crate) const STORE: &str = "store";
 
@@ -148,9 +149,11 @@ fn confine(who: As, run_dir: &Path) {
         _ => return confined(who).apply().unwrap(),
     };
     let layers = vec![run_dir.join(LAYER)];
+    let reads = cache.is_none().then(|| vec![run_dir.join(LOWER)]);
     let store = cache.as_ref().map(|_| run_dir.join(STORE));
     let needs = ImageNeeds {
         layers,
+        reads,
         cache,
         store,
         rings: false,

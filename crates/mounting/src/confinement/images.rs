@@ -10,6 +10,7 @@ use node_api::image::ImageSpec;
 use serde::{Deserialize, Serialize};
 
 use super::block::{BlockAccess, is_image};
+use super::intake::SELF;
 use super::{FUSE, READAHEAD, SERVING, is_off};
 
 /// What it takes to read images, whosever they are; and `--lock`.
@@ -20,6 +21,10 @@ const READING: [Capability; 2] = [Capability::CAP_DAC_READ_SEARCH, Capability::C
 pub struct ImageNeeds {
     /// Where layers and disks are that are written to.
     pub layers: Vec<PathBuf>,
+    /// The files of its only image, or the disk. `None` if it may read any file: it serves later images, too, and
+    /// these are anywhere; or a node of an earlier release does not tell.
+    #[serde(default)]
+    pub reads: Option<Vec<PathBuf>>,
     /// The cache. Without one, nothing is fetched.
     pub cache: Option<PathBuf>,
     /// The store of boot images, of which only the directory of plans is written to.
@@ -35,11 +40,16 @@ impl ImageNeeds {
     /// in `store`.
     #[must_use]
     pub fn of(image: &Path, spec: &ImageSpec, store: &Path, is_writable: bool) -> Self {
-        let layers = BlockAccess::to(image, is_writable).writes;
+        let access = BlockAccess::to(image, is_writable);
+        let mut reads = access.reads;
+        // A configuration that is replaced while the image is served is another file.
+        reads.extend(directory_of(image));
         let cache = spec.cache.clone().filter(|_| is_image(image));
         let keeps_plans = cache.is_some() && spec.plan;
         Self {
-            layers,
+            layers: access.writes,
+            // Images with the same cache share a process.
+            reads: spec.cache.is_none().then_some(reads),
             cache,
             store: keeps_plans.then(|| store.to_owned()),
             rings: false,
@@ -62,7 +72,10 @@ impl ImageNeeds {
 
     fn files(&self, more: Vec<PathBuf>) -> Files {
         Files {
-            reads: Reads::All,
+            reads: match &self.reads {
+                None => Reads::All,
+                Some(own) => Reads::ContentBeneath(own.iter().cloned().chain(known()).collect()),
+            },
             writes: [self.writes(), more].concat(),
             ports: match self.cache {
                 // A registry's answers name other hosts.
@@ -104,8 +117,23 @@ impl ImageNeeds {
     }
 }
 
+/// Returns the directory of the configuration of an image; `None` for a raw disk.
+fn directory_of(image: &Path) -> Option<PathBuf> {
+    let configured = is_image(image).then_some(image)?;
+    match configured.is_dir() {
+        true => Some(configured.to_owned()),
+        false => configured.parent().map(Path::to_owned),
+    }
+}
+
+/// Returns what is read of the system: the mounts, and how much memory may be locked.
+fn known() -> impl Iterator<Item = PathBuf> {
+    [SELF, "/sys/fs/cgroup"].into_iter().map(PathBuf::from)
+}
+
 /// Confines a worker of block images, and changes its user if one is given: it writes to the cache and to layers of its
-/// images, and opens connections only if it fetches. Without needs, which a node of an earlier release does not tell, it keeps its files and its
+/// images, and opens connections only if it fetches. One without a cache, which serves one image, reads the files of this image
+/// only, and so no device but the disk that it may be. Without needs, which a node of an earlier release does not tell, it keeps its files and its
 /// network. To be called before it starts a thread.
 ///
 /// # Errors

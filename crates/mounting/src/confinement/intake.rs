@@ -25,7 +25,7 @@ const AUTHORITIES: [&str; 11] = [
 /// What names others instead.
 const OTHER_AUTHORITIES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 /// Where a process sees what is mounted, and what it has itself.
-const SELF: &str = "/proc/self";
+pub(super) const SELF: &str = "/proc/self";
 
 /// The input and the output of a command: the only access that it keeps.
 #[derive(Debug)]
