@@ -1,5 +1,5 @@
-//! Links of the documents: each leads to a file or a heading that exists, and each test that a table names is there.
-//! Nothing is fetched.
+//! Links and tables of the documents: each link leads to a file or a heading that exists, each test that a table names is
+//! there, and no row has lost its table. Nothing is fetched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,8 +21,8 @@ const SKIPPED: [&str; 3] = ["target", "corpus", "node_modules"];
 /// The table of contents of the book: every page of `docs/` is in it.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Fails, and names every fault, where a link leads nowhere, a test is not there that a table names, or a page is
-/// missing in the book.
+/// Fails, and names every fault, where a link leads nowhere, a test is not there that a table names, a row is in no table,
+/// or a page is missing in the book.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let pages = read(root)?;
     let mut faults = faults(root, &pages);
@@ -86,6 +86,8 @@ fn faults(root: &Path, pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
                 faults.push(format!("{}:{}: {why}", path.display(), link.line));
             }
         }
+        let stray = |line| format!("{}:{line}: a row without a table", path.display());
+        faults.extend(page.stray_rows.iter().map(stray));
         for source in &page.sources {
             let places = [
                 root.join("crates").join(&source.target),
@@ -239,6 +241,15 @@ mod tests {
                 "docs/a.md:7: no source file cli/src/gone.rs",
             ]
         );
+    }
+
+    #[test]
+    fn a_row_behind_the_end_of_its_table_is_named() {
+        let faults = faults_of(&[(
+            "README.md",
+            "| a |\n| --- |\n| b |\n\ntext that\n| c |\n\n```text\n| d |\n```\n",
+        )]);
+        assert_eq!(faults, ["README.md:6: a row without a table"]);
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use rawio::once::Once;
+use rawio::readahead::{FileReadahead, Readahead};
 use rawio::resident::{Resident, is_only_copy};
 
 use crate::layout::{len_usize, len64};
@@ -24,19 +24,18 @@ pub(crate) enum Backing {
 pub(crate) struct Stored {
     file: File,
     once: Once,
-    /// Whether the kernel was advised of random access.
-    no_order: AtomicBool,
+    readahead: FileReadahead,
 }
 
 impl Stored {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.set_order(false);
+        self.readahead.set(&self.file, Readahead::Usual);
         self.file.read_exact_at(out, offset)
     }
 
     fn read_once(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         // A page is dropped with its folio, and one that was read ahead is larger than this read.
-        self.set_order(true);
+        self.readahead.set(&self.file, Readahead::Off);
         let mut done = 0;
         while done < out.len() {
             let at = offset + len64(done);
@@ -47,12 +46,6 @@ impl Stored {
         }
         Ok(())
     }
-
-    fn set_order(&self, no_order: bool) {
-        if self.no_order.swap(no_order, Relaxed) != no_order {
-            Once::in_no_order(&self.file, no_order);
-        }
-    }
 }
 
 impl Backing {
@@ -60,7 +53,7 @@ impl Backing {
         Self::File(Arc::new(Stored {
             file,
             once: Once::default(),
-            no_order: AtomicBool::new(false),
+            readahead: FileReadahead::default(),
         }))
     }
 
@@ -119,7 +112,7 @@ impl Backing {
     pub(crate) fn read_only_this(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         match self {
             Self::File(stored) => {
-                stored.set_order(true);
+                stored.readahead.set(&stored.file, Readahead::Off);
                 stored.file.read_exact_at(out, offset)
             }
             Self::Memory(_) => self.read(offset, out),

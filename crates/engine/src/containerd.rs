@@ -56,7 +56,6 @@ pub struct Containerd {
     namespace: String,
     namespace_header: MetadataValue<Ascii>,
     snapshotter: String,
-    program: PathBuf,
     runtime: tokio::runtime::Runtime,
     client: ClientHandle,
 }
@@ -126,7 +125,6 @@ impl Containerd {
             namespace: namespace.to_owned(),
             namespace_header,
             snapshotter: snapshotter.to_owned(),
-            program: PathBuf::from("ctr"),
             runtime,
             client: ClientHandle(client),
         })

@@ -10,7 +10,6 @@ mod parse;
 mod store;
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -34,7 +33,6 @@ const IMAGES_PER_CALL: usize = 256;
 /// A Docker daemon.
 #[derive(Clone, Debug)]
 pub struct Docker {
-    program: PathBuf,
     host: Option<String>,
 }
 
@@ -42,16 +40,8 @@ impl Docker {
     /// Returns the daemon at `host`, such as `unix:///run/docker.sock`, or the one that the client
     /// finds by itself.
     #[must_use]
-    pub fn new(host: Option<String>) -> Self {
-        let program = PathBuf::from("docker");
-        Self { program, host }
-    }
-
-    /// Uses another client program than the first `docker` in the path.
-    #[must_use]
-    pub fn with_program(mut self, program: impl Into<PathBuf>) -> Self {
-        self.program = program.into();
-        self
+    pub const fn new(host: Option<String>) -> Self {
+        Self { host }
     }
 
     /// Requests the description of the daemon. Also a check whether there is one; with
@@ -140,7 +130,7 @@ impl Docker {
 
     /// Returns the client with the daemon chosen.
     fn client<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new("docker");
         if let Some(host) = &self.host {
             command.arg("--host").arg(host);
         }

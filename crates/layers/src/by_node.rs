@@ -33,6 +33,7 @@ use host::run_dir::RunDir;
 use mounting::source::Source;
 use node_api::boot_choice::BootChoice;
 use node_api::client::{CallError, NodeClient};
+use node_api::control::WhenInUse;
 use node_api::mount_state::MountState;
 use node_api::serve_mode::ServeMode;
 use node_api::spec::MountSpec;
@@ -267,7 +268,8 @@ impl LayerServer for NodeServer {
 
     fn detach(&self, target: &Path) -> anyhow::Result<()> {
         let id = RunDir::id_of(target);
-        match self.node.ask(COMES_BACK, |node| node.unmount(&id, true)) {
+        let unmount = |node: &NodeClient| node.unmount(&id, WhenInUse::Detach);
+        match self.node.ask(COMES_BACK, unmount) {
             Err(error) if !is_unknown(&error) => {
                 return Err(error).with_context(|| format!("detaching {}", target.display()));
             }

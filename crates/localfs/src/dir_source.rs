@@ -35,6 +35,7 @@ use nix::unistd::{Whence, lseek};
 use rawio::cached::cached_pages;
 use rawio::once::Once;
 use rawio::read::{NowaitRead, pread_nowait};
+use rawio::readahead::Readahead;
 use rawio::stat::stat_at;
 
 use self::adviser::Adviser;
@@ -237,7 +238,7 @@ impl BlockSource for DirSource {
     fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
         let doing = "reading";
         let fd = self.files.file(file, doing)?;
-        fd.in_no_order(false);
+        fd.set_readahead(Readahead::Usual);
         let failed = |error| SourceError::from_io(doing, error).about(file.file);
         let read = read_full(offset, buf, |buf, at| {
             Ok(pread(&fd, buf, i64::try_from(at).unwrap_or(i64::MAX))?)
@@ -250,7 +251,7 @@ impl BlockSource for DirSource {
     fn read_once(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
         let doing = "reading";
         let fd = self.files.file(file, doing)?;
-        fd.in_no_order(true);
+        fd.set_readahead(Readahead::Off);
         let failed = |error| SourceError::from_io(doing, error).about(file.file);
         let once = &self.files.once;
         let read = read_full(offset, buf, |buf, at| once.pread(&fd, buf, at)).map_err(failed)?;
@@ -274,7 +275,7 @@ impl Prompt for DirSource {
         buf: &mut [u8],
     ) -> Option<Result<usize, SourceError>> {
         let read = |fd: &OpenFile, buf: &mut [u8], at| {
-            fd.in_no_order(false);
+            fd.set_readahead(Readahead::Usual);
             pread_nowait(fd, buf, at)
         };
         self.files.read_now(file, offset, buf, read)
@@ -288,7 +289,7 @@ impl Prompt for DirSource {
     ) -> Option<Result<usize, SourceError>> {
         let once = &self.files.once;
         let read = |fd: &OpenFile, buf: &mut [u8], at| {
-            fd.in_no_order(true);
+            fd.set_readahead(Readahead::Off);
             once.pread_nowait(fd, buf, at)
         };
         self.files.read_now(file, offset, buf, read)

@@ -83,16 +83,8 @@ impl Layer {
         Ok(Self::of(trailer, parts))
     }
 
-    /// Opens the metadata of a turboOCI layer, given the uncompressed tar that it is about.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::open`].
-    pub fn open_turbo(meta: Arc<dyn ReadAt>, tar: Arc<dyn ReadAt>) -> Result<Self> {
-        Self::open_turbo_within(meta, tar, &SegmentBudget::default())
-    }
-
-    /// Opens the metadata of a turboOCI layer of an image, all layers of which have one budget.
+    /// Opens the metadata of a turboOCI layer, given the uncompressed tar that it is about. All layers of an image have one
+    /// budget.
     ///
     /// # Errors
     ///

@@ -2,20 +2,19 @@
 
 mod document;
 mod limits;
+mod upstream;
 mod words;
 
 use std::collections::HashSet;
-use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use mirror::blobs::BlobConfig;
-use mirror::upstream::{Login, Upstream, UpstreamConfig};
-use mirror::{Access, ClientRule, MirrorConfig, Network, ServeConfig};
+use mirror::upstream::Upstream;
+use mirror::{Access, MirrorConfig, ServeConfig};
 use serde::Deserialize;
 use serving::load::Load;
 
@@ -24,10 +23,8 @@ use crate::operator::AdminAddress;
 use crate::place;
 use host::size::Size;
 use limits::LimitWords;
+use upstream::UpstreamEntry;
 use words::{BlobPolicy, FileAddress, FileSize};
-
-/// Bytes of a file with a configuration or credentials.
-const FILE_MAX: u64 = 1 << 20;
 
 /// The registry that clients mean when they name none.
 const HUB: &str = "docker.io";
@@ -91,48 +88,6 @@ pub(crate) struct Budgets {
 /// Which part of what blocks may take is for the boot images of sources: the longest of all at 8 GiB.
 const BOOT_SHARE: u64 = 8;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct UpstreamEntry {
-    name: String,
-    url: String,
-    /// A file with `username` and `password`.
-    #[serde(default)]
-    credentials: Option<PathBuf>,
-    #[serde(default)]
-    token_hosts: Vec<String>,
-    /// Where it may lead besides.
-    #[serde(default)]
-    redirect_networks: Vec<String>,
-    /// Files with certificates of authorities.
-    #[serde(default)]
-    ca: Vec<PathBuf>,
-    #[serde(default)]
-    access: Option<AccessEntry>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum AccessEntry {
-    All,
-    Upstream,
-    Clients(Vec<ClientEntry>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClientEntry {
-    from: Vec<String>,
-    repositories: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LoginFile {
-    username: String,
-    password: String,
-}
-
 const fn listen() -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5050)
 }
@@ -172,7 +127,7 @@ impl Config {
     /// # Errors
     /// If it cannot be read, or has unknown fields.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = small_file(path)?;
+        let text = document::small_file(path)?;
         let config = document::parse(path, &text);
         config.with_context(|| format!("reading the configuration {}", path.display()))
     }
@@ -185,15 +140,7 @@ impl Config {
             // A URL may have a `=` in it, but not before its `://`.
             let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
             let (name, url) = named.unwrap_or((HUB, text));
-            UpstreamEntry {
-                name: name.to_owned(),
-                url: url.to_owned(),
-                credentials: None,
-                token_hosts: Vec::new(),
-                redirect_networks: Vec::new(),
-                ca: Vec::new(),
-                access: None,
-            }
+            UpstreamEntry::for_all(name, url)
         };
         Self {
             listen: listen(),
@@ -239,7 +186,8 @@ impl Config {
                     && blocks.blocks_size.is_none()
                     && blocks.blocks_hot.is_none()
                     && !blocks.blocks_from_pulls),
-            "what is said of blocks is of no use without blocks: say where they are served"
+            "blocks_access, blocks_open, blocks_tls, blocks_size, blocks_hot and blocks_from_pulls are settings of the \
+             block service: say with blocks where they are served, or remove these settings"
         );
         ensure!(
             !blocks.blocks_open || blocks.blocks_access.is_none(),
@@ -355,84 +303,11 @@ impl Config {
     }
 }
 
-impl UpstreamEntry {
-    fn prepare(&self) -> anyhow::Result<(Arc<Upstream>, Access)> {
-        let access = match (&self.access, &self.credentials) {
-            (None, Some(_)) => bail!(
-                "it has credentials but no access: name the clients that may use them (\"all\", or a list of \
-                 clients)"
-            ),
-            (Some(AccessEntry::Upstream), Some(_)) => bail!(
-                "with access = \"upstream\" clients bring their own credentials: remove either"
-            ),
-            (None | Some(AccessEntry::All), _) => Access::All,
-            (Some(AccessEntry::Upstream), None) => Access::Upstream,
-            (Some(AccessEntry::Clients(clients)), _) => {
-                let rules = clients.iter().map(ClientEntry::rule);
-                Access::Clients(rules.collect::<anyhow::Result<_>>()?)
-            }
-        };
-        let login = self.credentials.as_deref().map(login).transpose()?;
-        let authorities = self.ca.iter().map(|path| small_file(path));
-        let upstream = Upstream::new(UpstreamConfig {
-            name: self.name.clone(),
-            url: self.url.clone(),
-            login,
-            token_hosts: self.token_hosts.clone(),
-            redirect_networks: networks(&self.redirect_networks)?,
-            authorities: authorities.collect::<anyhow::Result<_>>()?,
-        })?;
-        Ok((Arc::new(upstream), access))
-    }
-}
-
-impl ClientEntry {
-    fn rule(&self) -> anyhow::Result<ClientRule> {
-        Ok(ClientRule {
-            networks: networks(&self.from)?,
-            repositories: self.repositories.clone(),
-        })
-    }
-}
-
-fn networks(texts: &[String]) -> anyhow::Result<Vec<Network>> {
-    let network = |text: &String| {
-        let network: Result<Network, _> = text.parse();
-        network.with_context(|| format!("{text:?}"))
-    };
-    texts.iter().map(network).collect()
-}
-
-fn login(path: &Path) -> anyhow::Result<Login> {
-    let shown = path.display();
-    let metadata = fs::metadata(path).with_context(|| format!("reading {shown}"))?;
-    ensure!(
-        metadata.permissions().mode() & 0o077 == 0,
-        "{shown} has a password and may be read by others: chmod 600 {shown}"
-    );
-    let text = small_file(path)?;
-    let file: LoginFile = document::parse(path, &text).with_context(|| {
-        format!("reading {shown} (it needs username = \"…\" and password = \"…\")")
-    })?;
-    Ok(Login {
-        username: file.username,
-        password: file.password,
-    })
-}
-
-fn small_file(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let reading = || format!("reading {}", path.display());
-    let length = fs::metadata(path).with_context(reading)?.len();
-    ensure!(
-        length <= FILE_MAX,
-        "{} is too long: {length} bytes",
-        path.display()
-    );
-    fs::read(path).with_context(reading)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn config(text: &str) -> Result<Config, String> {
@@ -507,7 +382,7 @@ mod tests {
         let names = config.upstreams.iter().map(|entry| entry.name.as_str());
         assert_eq!(Vec::from_iter(names), ["docker.io", "registry.corp:5000"]);
         let clients = &config.upstreams[1].access;
-        assert!(matches!(clients, Some(AccessEntry::Clients(rules)) if rules.len() == 1));
+        assert!(matches!(clients, Some(upstream::AccessEntry::Clients(rules)) if rules.len() == 1));
         assert_eq!(config.size.0, 40 << 30);
     }
 

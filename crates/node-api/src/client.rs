@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::control::Made;
+use super::control::{Made, WhenInUse};
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
 use crate::bodies::{BootBody, ErrorBody, Pace, PrewarmBody, ResizeBody, UpgradeBody, socket};
@@ -129,11 +129,12 @@ impl NodeClient {
         })
     }
 
-    /// Requests an unmount; if `lazy`, even of a mount that is in use.
+    /// Requests an unmount.
     ///
     /// # Errors
     /// [`CallError`], whose variants say why.
-    pub fn unmount(&self, id: &str, lazy: bool) -> Result<(), CallError> {
+    pub fn unmount(&self, id: &str, when_in_use: WhenInUse) -> Result<(), CallError> {
+        let lazy = when_in_use == WhenInUse::Detach;
         let path = format!("/v1/mounts/{id}?lazy={lazy}");
         self.send(Pace::Change, Method::DELETE, &path, NOTHING.as_ref())?;
         Ok(())

@@ -9,6 +9,15 @@ use crate::device::{Attached, DeviceSpec, DeviceView};
 use crate::image::KeptPlan;
 use crate::mount_daemon::PrewarmSummary;
 
+/// What becomes of a mount that is in use when it is to be unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenInUse {
+    /// It stays, and the request is refused.
+    Refuse,
+    /// It is taken out of the mount table, and its users are served until they end.
+    Detach,
+}
+
 /// The node, as the API sees it. Calls block, each within its own deadline; they are made from
 /// threads that may wait.
 pub trait NodeControl: Send + Sync + std::fmt::Debug {
@@ -32,11 +41,11 @@ pub trait NodeControl: Send + Sync + std::fmt::Debug {
     /// [`NodeError::Invalid`] for a source or a place that cannot be used.
     fn make(&self, spec: MountSpec) -> Result<Made, NodeError>;
 
-    /// Unmounts; if `lazy`, even a mount that is in use.
+    /// Unmounts.
     ///
     /// # Errors
-    /// [`NodeError::Unknown`]; [`NodeError::Conflict`] if it is in use.
-    fn unmount(&self, id: &str, lazy: bool) -> Result<(), NodeError>;
+    /// [`NodeError::Unknown`]; [`NodeError::Conflict`] if it is in use and is to stay then.
+    fn unmount(&self, id: &str, when_in_use: WhenInUse) -> Result<(), NodeError>;
 
     /// Loads the boot image of a mount into its page cache, and returns when that is done.
     ///

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-use super::control::{Made, NodeControl, NodeError};
+use super::control::{Made, NodeControl, NodeError, WhenInUse};
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
 use crate::boot_choice::BootChoice;
@@ -296,9 +296,10 @@ impl NodeControl for MemoryNode {
         }
     }
 
-    fn unmount(&self, id: &str, lazy: bool) -> Result<(), NodeError> {
+    fn unmount(&self, id: &str, when_in_use: WhenInUse) -> Result<(), NodeError> {
         self.with(id, |view| {
-            if view.status.mountpoint.ends_with("busy") && !lazy {
+            let is_used = view.status.mountpoint.ends_with("busy");
+            if is_used && when_in_use == WhenInUse::Refuse {
                 return Err(NodeError::Conflict("it is in use".to_owned()));
             }
             Ok(())

@@ -137,19 +137,39 @@ fn look(control: &Control, mount: &Owned, worker: &Worker) -> anyhow::Result<Fou
     let waiting = control
         .waiting(mount.visible.ids())
         .context("reading how many requests wait")?;
-    let unread = mount.has_unread();
-    let after = work(mount, worker)?;
-    let steady = before == after;
-    Ok(found(waiting, &before, unread, steady))
+    let has_unread = mount.has_unread();
+    let is_steady = before == work(mount, worker)?;
+    let look = Look {
+        waiting,
+        in_hand: before.in_hand,
+        has_unread,
+        is_steady,
+    };
+    Ok(look.found())
 }
 
-fn found(waiting: u64, work: &Work, unread: bool, steady: bool) -> Found {
-    match waiting {
-        0 => Found::Nothing,
-        _ if !steady => Found::Unclear,
-        _ if waiting <= work.in_hand => Found::Nothing,
-        _ if unread => Found::Unclear,
-        _ => Found::Lost,
+/// What one look sees of the requests of a mount.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// The requests without an answer, as the kernel counts them.
+    waiting: u64,
+    /// Those that the worker has read.
+    in_hand: u64,
+    /// Whether there are some that nobody has read.
+    has_unread: bool,
+    /// Whether the worker has done nothing meanwhile.
+    is_steady: bool,
+}
+
+impl Look {
+    const fn found(self) -> Found {
+        match self.waiting {
+            0 => Found::Nothing,
+            _ if !self.is_steady => Found::Unclear,
+            waiting if waiting <= self.in_hand => Found::Nothing,
+            _ if self.has_unread => Found::Unclear,
+            _ => Found::Lost,
+        }
     }
 }
 
@@ -175,18 +195,28 @@ mod tests {
 
     #[test]
     fn what_is_in_nobodys_hand_is_lost() {
-        let work = |in_hand| Work {
-            read: BTreeMap::new(),
+        let look = |waiting, in_hand| Look {
+            waiting,
             in_hand,
+            has_unread: false,
+            is_steady: true,
         };
-        assert_eq!(found(0, &work(0), false, true), Found::Nothing);
-        assert_eq!(found(0, &work(1), true, false), Found::Nothing);
-        assert_eq!(found(2, &work(2), false, true), Found::Nothing);
-        assert_eq!(found(1, &work(0), false, true), Found::Lost);
-        assert_eq!(found(3, &work(2), false, true), Found::Lost);
+        let unread = |look| Look {
+            has_unread: true,
+            ..look
+        };
+        let unsteady = |look| Look {
+            is_steady: false,
+            ..look
+        };
+        assert_eq!(look(0, 0).found(), Found::Nothing);
+        assert_eq!(unsteady(unread(look(0, 1))).found(), Found::Nothing);
+        assert_eq!(look(2, 2).found(), Found::Nothing);
+        assert_eq!(look(1, 0).found(), Found::Lost);
+        assert_eq!(look(3, 2).found(), Found::Lost);
         // One that comes in, one that nobody has read, or a worker that went on meanwhile.
-        assert_eq!(found(3, &work(2), true, true), Found::Unclear);
-        assert_eq!(found(3, &work(2), false, false), Found::Unclear);
-        assert_eq!(found(2, &work(2), false, false), Found::Unclear);
+        assert_eq!(unread(look(3, 2)).found(), Found::Unclear);
+        assert_eq!(unsteady(look(3, 2)).found(), Found::Unclear);
+        assert_eq!(unsteady(look(2, 2)).found(), Found::Unclear);
     }
 }

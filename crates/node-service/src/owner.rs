@@ -24,7 +24,7 @@ use bootstore::tiers::background::Watched;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use node_api::boot_choice::BootChoice;
-use node_api::control::{Made, NodeControl, NodeError};
+use node_api::control::{Made, NodeControl, NodeError, WhenInUse};
 use node_api::device::{Attached, DeviceSpec, DeviceView};
 use node_api::image::KeptPlan;
 use node_api::mount_daemon::PrewarmSummary;
@@ -307,8 +307,12 @@ impl NodeControl for Owner {
         self.make_mount(&spec)
     }
 
-    fn unmount(&self, id: &str, lazy: bool) -> Result<(), NodeError> {
-        self.unmount_at(id, if lazy { Busy::Lazy } else { Busy::Wait })
+    fn unmount(&self, id: &str, when_in_use: WhenInUse) -> Result<(), NodeError> {
+        let busy = match when_in_use {
+            WhenInUse::Refuse => Busy::Wait,
+            WhenInUse::Detach => Busy::Lazy,
+        };
+        self.unmount_at(id, busy)
     }
 
     fn prewarm(&self, id: &str, budget_bytes: Option<u64>) -> Result<PrewarmSummary, NodeError> {

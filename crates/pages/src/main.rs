@@ -1,6 +1,9 @@
 //! Writes the manual pages and the shell completions of the programs, from the definitions that parse their command
 //! lines. It is a program beside xtask so that who checks the sources does not have to build all of them first.
 
+#[cfg(test)]
+mod documents;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -48,6 +48,7 @@ pub mod passing;
 pub mod pidfd;
 pub mod private;
 pub mod read;
+pub mod readahead;
 pub mod rename;
 pub mod resident;
 pub mod sorted;

@@ -6,8 +6,8 @@
 //! process loads at the same moment may be dropped with them: that costs it a read of the disk.
 //!
 //! The kernel's readahead is not dropped: such reads should be large, with readahead switched off
-//! ([`Once::in_no_order`]). That matters for another reason, too: a
-//! page is dropped with all of its folio, and a folio that was read ahead is larger than a read.
+//! ([`FileReadahead`](crate::readahead::FileReadahead)). That matters for another reason, too: a page is dropped with
+//! all of its folio, and a folio that was read ahead is larger than a read.
 
 #![expect(
     unsafe_code,
@@ -18,8 +18,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::read::{NowaitRead, pread_nowait};
 use crate::resident::{Resident, is_only_copy};
@@ -85,17 +83,6 @@ impl Once {
             _ => pread_nowait(file, buf, offset),
         }
     }
-
-    /// Advises the kernel whether reads of an open file are random, so that it reads nothing
-    /// ahead. Refused advice has no effect.
-    pub fn in_no_order(file: impl AsFd, no_order: bool) {
-        let advice = if no_order {
-            PosixFadviseAdvice::POSIX_FADV_RANDOM
-        } else {
-            PosixFadviseAdvice::POSIX_FADV_NORMAL
-        };
-        posix_fadvise(file, 0, 0, advice).unwrap_or_default();
-    }
 }
 
 /// What is there before a read; `None` if nothing is to be dropped after it, or it cannot be determined.
@@ -157,7 +144,10 @@ mod tests {
     use std::io::Write as _;
     use std::os::unix::fs::FileExt as _;
 
+    use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
     use crate::cached::cached_pages;
+    use crate::readahead::{FileReadahead, Readahead};
 
     const PAGE: usize = 4096;
     const PAGES: usize = 512;
@@ -174,7 +164,7 @@ mod tests {
         file.write_all(&bytes[..bytes.len() - 100]).unwrap();
         file.sync_all().unwrap();
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
-        Once::in_no_order(&file, true);
+        FileReadahead::default().set(&file, Readahead::Off);
         file
     }
 

@@ -23,7 +23,7 @@ use crate::args::{
 };
 use crate::serve::{serve, socket};
 use crate::show;
-use crate::text::{print, write_out};
+use crate::text::{Format, print, print_json, write_out};
 
 /// The exit code of a command that failed, and of a program that was killed by the timeout: as `docker run` and
 /// `timeout(1)` have them.
@@ -33,26 +33,29 @@ const LATE: u8 = 124;
 /// Runs the command line.
 pub(crate) fn run(args: &Sandbox) -> anyhow::Result<ExitCode> {
     let client = Client::at(socket(&args.run_dir));
-    let json = args.json;
+    let format = match args.json {
+        true => Format::Json,
+        false => Format::Text,
+    };
     match &args.command {
         Command::Serve(args_of) => serve(&args.run_dir, args_of)?,
-        Command::Base(command) => base(&client, json, command)?,
-        Command::Handler(command) => handler(&client, json, command)?,
+        Command::Base(command) => base(&client, format, command)?,
+        Command::Handler(command) => handler(&client, format, command)?,
         Command::Call { name, event } => {
             let event = serde_json::from_str(event).context("reading the event as JSON")?;
             let value = client.call_handler(name, &event)?;
-            print(true, &value, |_| String::new())?;
+            print_json(&value)?;
         }
-        Command::Package(command) => package(&client, json, command)?,
-        Command::Zygote(command) => zygote(&client, json, command)?,
-        Command::Run(args) => return start(&client, json, args),
-        Command::Exec(args) => return exec(&client, json, args),
-        Command::Ps => print(json, &client.list()?, |views| show::sandboxes(views))?,
+        Command::Package(command) => package(&client, format, command)?,
+        Command::Zygote(command) => zygote(&client, format, command)?,
+        Command::Run(args) => return start(&client, format, args),
+        Command::Exec(args) => return exec(&client, format, args),
+        Command::Ps => print(format, &client.list()?, |views| show::sandboxes(views))?,
         Command::Logs(of) => {
             let seen = client.wait(&of.id, Duration::ZERO)?;
-            match json {
-                true => print(true, &seen, |_| String::new())?,
-                false => relay(&seen.output.unwrap_or_default())?,
+            match format {
+                Format::Json => print_json(&seen)?,
+                Format::Text => relay(&seen.output.unwrap_or_default())?,
             }
         }
         Command::Pause(of) => client.act(&of.id, "pause")?,
@@ -60,9 +63,9 @@ pub(crate) fn run(args: &Sandbox) -> anyhow::Result<ExitCode> {
         Command::Kill(of) => client.kill(&of.id)?,
         Command::Explain(of) => {
             let seen = client.wait(&of.id, Duration::ZERO)?;
-            print(json, &seen.sandbox, show::explain)?;
+            print(format, &seen.sandbox, show::explain)?;
         }
-        Command::Stats => print(json, &client.stats()?, show::stats)?,
+        Command::Stats => print(format, &client.stats()?, show::stats)?,
         Command::Evict(of) => client.evict(&of.id)?,
         Command::Completions { shell } => completions(*shell)?,
     }
@@ -76,14 +79,14 @@ fn completions(shell: Shell) -> anyhow::Result<()> {
     write_out(std::str::from_utf8(&script).context("reading the completions")?)
 }
 
-fn base(client: &Client, json: bool, command: &BaseCommand) -> anyhow::Result<()> {
+fn base(client: &Client, format: Format, command: &BaseCommand) -> anyhow::Result<()> {
     match command {
         BaseCommand::Add { name, root, hide } => client.add_base(&BaseSpec {
             name: name.clone(),
             root: absolute(root)?,
             hide: hide.clone(),
         })?,
-        BaseCommand::Ls => print(json, &client.bases()?, |bases| {
+        BaseCommand::Ls => print(format, &client.bases()?, |bases| {
             let lines = bases
                 .iter()
                 .map(|base| format!("{}\t{}\n", base.name, base.root.display()));
@@ -94,7 +97,7 @@ fn base(client: &Client, json: bool, command: &BaseCommand) -> anyhow::Result<()
     Ok(())
 }
 
-fn package(client: &Client, json: bool, command: &PackageCommand) -> anyhow::Result<()> {
+fn package(client: &Client, format: Format, command: &PackageCommand) -> anyhow::Result<()> {
     match command {
         PackageCommand::Add {
             base,
@@ -116,14 +119,14 @@ fn package(client: &Client, json: bool, command: &PackageCommand) -> anyhow::Res
                 build: build.clone(),
                 pip: pip.as_deref().map(absolute).transpose()?,
             })?;
-            print(json, &added, |added| added.packages.join("\n"))
+            print(format, &added, |added| added.packages.join("\n"))
         }
-        PackageCommand::List => print(json, &client.packages()?, |all| show::packages(all)),
+        PackageCommand::List => print(format, &client.packages()?, |all| show::packages(all)),
         PackageCommand::Remove { base, package } => Ok(client.remove_package(base, package)?),
     }
 }
 
-fn zygote(client: &Client, json: bool, command: &ZygoteCommand) -> anyhow::Result<()> {
+fn zygote(client: &Client, format: Format, command: &ZygoteCommand) -> anyhow::Result<()> {
     match command {
         ZygoteCommand::Add {
             base,
@@ -141,13 +144,13 @@ fn zygote(client: &Client, json: bool, command: &ZygoteCommand) -> anyhow::Resul
                 learned: None,
             };
             let made = client.add_zygote(&spec)?;
-            print(json, &made, |made| format!("{}\n", made.id))
+            print(format, &made, |made| format!("{}\n", made.id))
         }
-        ZygoteCommand::Ls => print(json, &client.zygotes()?, |views| show::zygotes(views)),
+        ZygoteCommand::Ls => print(format, &client.zygotes()?, |views| show::zygotes(views)),
     }
 }
 
-fn handler(client: &Client, json: bool, command: &HandlerCommand) -> anyhow::Result<()> {
+fn handler(client: &Client, format: Format, command: &HandlerCommand) -> anyhow::Result<()> {
     match command {
         HandlerCommand::Add(args) => {
             let (runtime, interpreter) = match args.runtime {
@@ -171,7 +174,7 @@ fn handler(client: &Client, json: bool, command: &HandlerCommand) -> anyhow::Res
                 ..HandlerSpec::python(&args.name, &args.base, absolute(&args.code)?)
             })?;
         }
-        HandlerCommand::Ls => print(json, &client.handlers()?, |all| show::handlers(all))?,
+        HandlerCommand::Ls => print(format, &client.handlers()?, |all| show::handlers(all))?,
         HandlerCommand::Rm { name } => client.remove_handler(name)?,
     }
     Ok(())
@@ -232,7 +235,7 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("opening {}", path.display()))
 }
 
-fn start(client: &Client, json: bool, args: &RunArgs) -> anyhow::Result<ExitCode> {
+fn start(client: &Client, format: Format, args: &RunArgs) -> anyhow::Result<ExitCode> {
     let wait_ms = if args.detach { 0 } else { WAIT_MAX_MS };
     let request = request(args)?;
     let requires = args.require.clone();
@@ -242,21 +245,21 @@ fn start(client: &Client, json: bool, args: &RunArgs) -> anyhow::Result<ExitCode
         requires,
     })?;
     if args.detach {
-        print(json, &seen, |seen| format!("{}\n", seen.sandbox.id))?;
+        print(format, &seen, |seen| format!("{}\n", seen.sandbox.id))?;
         return Ok(ExitCode::SUCCESS);
     }
     loop {
         if let Phase::Ended(exit) = seen.sandbox.phase {
-            return tell_end(json, &seen, exit);
+            return tell_end(format, &seen, exit);
         }
         seen = client.wait(&seen.sandbox.id, Duration::from_millis(WAIT_MAX_MS))?;
     }
 }
 
-fn tell_end(json: bool, seen: &Created, exit: Exit) -> anyhow::Result<ExitCode> {
-    match json {
-        true => print(true, seen, |_| String::new())?,
-        false => relay(&seen.output.clone().unwrap_or_default())?,
+fn tell_end(format: Format, seen: &Created, exit: Exit) -> anyhow::Result<ExitCode> {
+    match format {
+        Format::Json => print_json(seen)?,
+        Format::Text => relay(&seen.output.clone().unwrap_or_default())?,
     }
     if exit.cause == Some(Cause::Memory) {
         crate::text::complain("sandbox: it wanted more memory than it may have (--memory)");
@@ -267,15 +270,15 @@ fn tell_end(json: bool, seen: &Created, exit: Exit) -> anyhow::Result<ExitCode> 
     })
 }
 
-fn exec(client: &Client, json: bool, args: &ExecArgs) -> anyhow::Result<ExitCode> {
+fn exec(client: &Client, format: Format, args: &ExecArgs) -> anyhow::Result<ExitCode> {
     let exec = Exec {
         command: args.command.clone(),
         timeout_ms: args.timeout.saturating_mul(1000),
     };
     let executed = client.exec(&args.id, &exec)?;
-    match json {
-        true => print(true, &executed, |_| String::new())?,
-        false => relay(&executed.output)?,
+    match format {
+        Format::Json => print_json(&executed)?,
+        Format::Text => relay(&executed.output)?,
     }
     Ok(executed.status.map_or(ExitCode::from(LATE), code_of))
 }

@@ -5,16 +5,32 @@ use std::io::{self, Write as _};
 use anyhow::Context as _;
 use serde::Serialize;
 
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
 /// Prints a value as JSON, or what `text` makes of it.
 pub(crate) fn print<T: Serialize>(
-    json: bool,
+    format: Format,
     value: &T,
     text: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
-    let text = match json {
-        true => serde_json::to_string_pretty(value).context("writing JSON")?,
-        false => text(value),
-    };
+    match format {
+        Format::Json => print_json(value),
+        Format::Text => print_text(&text(value)),
+    }
+}
+
+/// Prints a value as JSON.
+pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    print_text(&serde_json::to_string_pretty(value).context("writing JSON")?)
+}
+
+/// Prints a text with one line break at its end, and nothing if it is empty.
+fn print_text(text: &str) -> anyhow::Result<()> {
     match text.trim_end() {
         "" => Ok(()),
         text => write_out(&format!("{text}\n")),

@@ -196,12 +196,6 @@ impl Objects {
         objects
     }
 
-    /// Returns how many tiers there are.
-    #[must_use]
-    pub fn tier_count(&self) -> usize {
-        self.tiers.len()
-    }
-
     /// Returns the bytes that objects use on a tier, with their parts and copies in progress;
     /// 0 for a tier that does not exist.
     #[must_use]

@@ -18,6 +18,8 @@ pub(super) struct Page {
     pub(super) links: Vec<Link>,
     /// Source files that are named as `crate/tests/file.rs`.
     pub(super) sources: Vec<Link>,
+    /// Lines that look like rows of a table, and are shown as text because no table is there; from 1.
+    pub(super) stray_rows: Vec<usize>,
     /// What stands behind `#` in links to its headings.
     pub(super) anchors: BTreeSet<String>,
 }
@@ -51,6 +53,11 @@ impl Page {
                         target: dest_url.into_string(),
                         line,
                     });
+                }
+                Event::Start(Tag::Paragraph) => {
+                    let rows = text[range].lines().enumerate();
+                    let rows = rows.filter(|(_, row)| row.starts_with('|'));
+                    page.stray_rows.extend(rows.map(|(at, _)| line + at));
                 }
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::End(TagEnd::Heading(_)) => {

@@ -175,12 +175,7 @@ impl Worker {
             let Some(candidate) = todo.candidate(step) else {
                 continue;
             };
-            pace.read_from(
-                candidate
-                    .file
-                    .as_ref()
-                    .map_or(store.dir(), |file| file.path()),
-            );
+            pace.read_from(candidate.source_path(&store));
             match carry_out(step, candidate, tiers, &store, &pace, PATIENCE) {
                 Ok(Carried::Done(bytes)) => {
                     let (name, change) = (&candidate.label, step.change);

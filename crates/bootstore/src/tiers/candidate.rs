@@ -1,7 +1,9 @@
 //! The objects that may be placed on tiers, and how each is present there.
 
+use std::path::Path;
+
 use blocks::ContentId;
-use bootimg::{ImageId, SharedGroup};
+use bootimg::{ImageId, SharedGroup, Store};
 use tiering::heat::Heat;
 
 use super::whole::WholeFile;
@@ -43,6 +45,13 @@ impl Candidate {
             (None, Some(_)) => Some("whole"),
             (None, None) => None,
         }
+    }
+
+    /// Returns what a move to a tier reads: the file, or the store that has the boot image.
+    pub fn source_path<'a>(&'a self, store: &'a Store) -> &'a Path {
+        self.file
+            .as_ref()
+            .map_or_else(|| store.dir(), WholeFile::path)
     }
 }
 

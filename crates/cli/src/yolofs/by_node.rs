@@ -4,6 +4,7 @@ use std::path::Path;
 
 use host::run_dir::RunDir;
 use node_api::client::{CallError, NodeClient};
+use node_api::control::WhenInUse;
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
 
@@ -48,8 +49,12 @@ pub(super) fn listens(run_dir: &RunDir) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// What the node refuses.
-pub(super) fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<bool> {
-    match NodeClient::of(run_dir).unmount(&RunDir::id_of(mountpoint), lazy) {
+pub(super) fn unmount(
+    run_dir: &RunDir,
+    mountpoint: &Path,
+    when_in_use: WhenInUse,
+) -> anyhow::Result<bool> {
+    match NodeClient::of(run_dir).unmount(&RunDir::id_of(mountpoint), when_in_use) {
         Ok(()) => Ok(true),
         Err(
             CallError::Nobody(_)

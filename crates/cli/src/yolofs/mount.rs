@@ -1,27 +1,17 @@
-//! `yolofs mount`: starts the daemon and waits until it serves.
+//! `yolofs mount`: has the node mount, or starts a daemon, and waits until it serves.
 
-use node_api::boot_choice::BootChoice;
-use node_api::mount_daemon::ask_status;
-use node_api::serve_mode::ServeMode;
-use node_api::spec::MountSpec;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::fd::AsFd as _;
+mod own_daemon;
+
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use blocks::DeviceAccess;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use localfs::canonical_within;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, setsid};
+use nix::unistd::setsid;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 use super::by_node::{self, Until};
 use crate::completions::image_names;
@@ -39,15 +29,16 @@ use mounting::clones::adopt_for;
 use mounting::confinement::ImageNeeds;
 use mounting::daemon;
 use mounting::request::{ImageOpener, MountRequest};
+use node_api::boot_choice::BootChoice;
 use node_api::client::CallError;
 use node_api::image::ImageSpec;
+use node_api::mount_daemon::ask_status;
 use node_api::nic::NicName;
+use node_api::serve_mode::ServeMode;
+use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
+use own_daemon::{NOTIFY_PARENT, Started, tell};
 use recording::until::seconds;
-
-/// Set for the daemon by the command that starts it: a flag could not be appended to a command
-/// line that has a `--`.
-const NOTIFY_PARENT: &str = "YOLOFS_NOTIFY_PARENT";
 
 /// How long the source has for an answer in mounts of the node, and elsewhere unless told otherwise.
 const SOURCE_DEADLINE: Duration = Duration::from_secs(30);
@@ -197,19 +188,6 @@ fn serve_mode() -> impl TypedValueParser<Value = ServeMode> {
     PossibleValuesParser::new(values).try_map(|name| name.parse::<ServeMode>())
 }
 
-/// What the daemon tells the command that started it, once.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "state")]
-pub(super) enum Started {
-    /// The mount serves.
-    Serving,
-    /// There is no mount.
-    Failed {
-        /// Why, for people.
-        why: String,
-    },
-}
-
 pub(super) fn run(
     args: &MountArgs,
     store: &StoreSettings,
@@ -237,24 +215,9 @@ pub(super) fn run(
     if args.notify_parent || args.foreground {
         return serve(args, store, &run_dir, &mountpoint);
     }
-    if let Some(existing) = run_dir
-        .find(&mountpoint)?
-        .filter(|record| record.is_alive())
-    {
-        let source = match (args.block_image()?, NicName::of_source(&args.source)?) {
-            (Some(image), _) => ImageSpec::source(&image),
-            (None, Some(name)) => name.label().into(),
-            (None, None) => canonical_within(&args.source, args.source_deadline)
-                .context("opening the source")?,
-        };
-        if existing.source == source {
-            return served(args, &run_dir, &mountpoint);
-        }
-        bail!(
-            "{} is mounted on {} already: unmount it first (yolofs umount)",
-            existing.source.display(),
-            mountpoint.display()
-        );
+    if let Some(existing) = run_dir.find(&mountpoint)?.filter(MountRecord::is_alive) {
+        args.refuse_other_source(&existing)?;
+        return served(args, &run_dir, &mountpoint);
     }
     if !args.is_standalone() {
         args.refuse_user_beside(&run_dir)?;
@@ -275,7 +238,7 @@ pub(super) fn run(
             }
         }
     }
-    start_daemon(&run_dir.log(&RunDir::id_of(&mountpoint)))?;
+    own_daemon::start(&run_dir.log(&RunDir::id_of(&mountpoint)))?;
     served(args, &run_dir, &mountpoint)
 }
 
@@ -365,6 +328,23 @@ impl MountArgs {
         })
     }
 
+    /// Checks that the daemon that serves the mount point already serves this source.
+    fn refuse_other_source(&self, existing: &MountRecord) -> anyhow::Result<()> {
+        let source = match (self.block_image()?, NicName::of_source(&self.source)?) {
+            (Some(image), _) => ImageSpec::source(&image),
+            (None, Some(name)) => name.label().into(),
+            (None, None) => canonical_within(&self.source, self.source_deadline)
+                .context("opening the source")?,
+        };
+        ensure!(
+            existing.source == source,
+            "{} is mounted on {} already: unmount it first (yolofs umount)",
+            existing.source.display(),
+            existing.mountpoint.display()
+        );
+        Ok(())
+    }
+
     /// Checks that nothing is asked of the boot image where there is to be none. `--no-inject` asks for nothing.
     fn refuse_what_needs_a_boot_image(&self) -> anyhow::Result<()> {
         let given = [
@@ -433,65 +413,4 @@ fn serve(
         .map(|()| Outcome::Done);
     }
     result.map(|()| Outcome::Done)
-}
-
-fn tell(started: &Started) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, started).context("telling the command that it is served")?;
-    writeln!(out)
-        .and_then(|()| out.flush())
-        .context("telling the command that it is served")
-}
-
-/// Waits until the daemon speaks or dies, who holds the only other end of `stdout`; returns `false`
-/// if the program is asked to end before.
-fn speaks(stdout: &ChildStdout, interrupt: &Interrupt) -> anyhow::Result<bool> {
-    loop {
-        let mut waits = [
-            PollFd::new(stdout.as_fd(), PollFlags::POLLIN),
-            PollFd::new(interrupt.fd(), PollFlags::POLLIN),
-        ];
-        match poll(&mut waits, PollTimeout::NONE) {
-            Ok(_) => return Ok(waits[0].any().unwrap_or(true)),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno).context("waiting for the daemon"),
-        }
-    }
-}
-
-/// Starts this program again as a daemon with the same arguments, and waits for its first word.
-fn start_daemon(log: &Path) -> anyhow::Result<()> {
-    let interrupt = Interrupt::install()?;
-    let log_file = File::create(log).with_context(|| format!("making {}", log.display()))?;
-    let mut daemon = Command::new("/proc/self/exe")
-        .args(std::env::args_os().skip(1))
-        .env(NOTIFY_PARENT, "true")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log_file)
-        .spawn()
-        .context("starting the daemon")?;
-    let stdout = daemon.stdout.take().context("starting the daemon")?;
-    if !speaks(&stdout, &interrupt)? {
-        // In a session of its own it does not hear Ctrl-C.
-        let pid = i32::try_from(daemon.id()).context("the number of the daemon")?;
-        kill(Pid::from_raw(pid), Signal::SIGTERM).context("ending the daemon")?;
-        daemon.wait().context("waiting for the daemon's end")?;
-        return interrupt.check();
-    }
-    let mut line = String::new();
-    BufReader::new(stdout)
-        .read_line(&mut line)
-        .context("waiting for the daemon")?;
-    match serde_json::from_str(&line) {
-        Ok(Started::Serving) => Ok(()),
-        Ok(Started::Failed { why }) => Err(anyhow!(why)),
-        Err(_) => {
-            let status = daemon.wait().context("waiting for the daemon")?;
-            bail!(
-                "the daemon ended before the mount was ready ({status}); see {}",
-                log.display()
-            )
-        }
-    }
 }

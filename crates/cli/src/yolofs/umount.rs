@@ -16,6 +16,7 @@ use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, in_use_below, kind_at, overlay_on};
 use host::mountpoint;
 use host::run_dir::{MountRecord, RunDir, process_start};
+use node_api::control::WhenInUse;
 use node_api::mount_daemon::{Request, Response};
 
 /// How long a daemon may take to unmount: it answers requests until the last one is done.
@@ -42,27 +43,35 @@ pub(super) struct UmountArgs {
 
 pub(super) fn run(args: &UmountArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
     let run_dir = RunDir::open(&run_dir.run_dir)?;
+    let when_in_use = match args.lazy {
+        true => WhenInUse::Detach,
+        false => WhenInUse::Refuse,
+    };
     for mountpoint in &args.mountpoints {
-        unmount(&run_dir, mountpoint, args.lazy)
+        unmount(&run_dir, mountpoint, when_in_use)
             .with_context(|| format!("unmounting {}", mountpoint.display()))?;
     }
     Ok(Outcome::Done)
 }
 
-fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()> {
+fn unmount(run_dir: &RunDir, mountpoint: &Path, when_in_use: WhenInUse) -> anyhow::Result<()> {
     let mountpoint = mountpoint::resolve(mountpoint).context("finding it")?;
-    if by_node::unmount(run_dir, &mountpoint, lazy)? {
+    if by_node::unmount(run_dir, &mountpoint, when_in_use)? {
         return Ok(());
     }
     let record = run_dir.find(&mountpoint)?;
     if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
-        if !lazy && let Some(overlay) = overlay_on(&mountpoint)? {
+        if when_in_use == WhenInUse::Refuse
+            && let Some(overlay) = overlay_on(&mountpoint)?
+        {
             bail!("{}", in_use_below(&mountpoint, &overlay));
         }
         let daemon = Daemon::of(record)?;
         match call(
             &run_dir.socket(&record.id),
-            &Request::Unmount { lazy },
+            &Request::Unmount {
+                lazy: when_in_use == WhenInUse::Detach,
+            },
             DEADLINE,
         ) {
             Ok(Response::Unmounted { in_use: true }) => {
@@ -74,7 +83,7 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
                 ));
                 return Ok(());
             }
-            Ok(Response::Unmounted { in_use: false }) => return daemon.await_end(lazy),
+            Ok(Response::Unmounted { in_use: false }) => return daemon.await_end(when_in_use),
             Ok(Response::Failed { why }) => bail!("{why}"),
             Ok(other) => bail!("unexpected response of the daemon: {other:?}"),
             // It died while it was asked: what it leaves behind is cleared below.
@@ -128,9 +137,12 @@ impl Daemon {
     /// Waits until a daemon that has unmounted is gone, with all that it had open of the source: whoever
     /// has unmounted may unmount the source's file system next. A source that hangs holds the threads
     /// that wait for it, and with them the process, for as long as it likes: that is not waited for.
-    fn await_end(&self, lazy: bool) -> anyhow::Result<()> {
+    fn await_end(&self, when_in_use: WhenInUse) -> anyhow::Result<()> {
         // It may be writing what it has recorded. Those who use a mount that is detached keep it.
-        let patience = if lazy { LAZY_ENDING } else { DEADLINE };
+        let patience = match when_in_use {
+            WhenInUse::Detach => LAZY_ENDING,
+            WhenInUse::Refuse => DEADLINE,
+        };
         let mut deadline = Instant::now() + patience;
         let mut exiting = false;
         while !self.ends_within(LOOK_EVERY)? {
@@ -139,7 +151,7 @@ impl Daemon {
                 deadline = deadline.min(Instant::now() + DYING);
             }
             if Instant::now() >= deadline {
-                if !lazy {
+                if when_in_use == WhenInUse::Refuse {
                     complain(&format!(
                         "yolofs: it is unmounted, but process {} does not end, and has the source open",
                         self.pid

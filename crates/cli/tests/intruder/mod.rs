@@ -227,7 +227,7 @@ fn unmount(api: &Path, id: &str) -> io::Result<String> {
     Ok(said.replace(['\r', '\n'], " "))
 }
 
-/// Asks a worker for what the node may ask for (crates/cli/src/node/wire.rs).
+/// Asks a worker for what the node may ask for (crates/node-service/src/wire.rs).
 fn ask(worker: &Path, what: &str, key: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(worker)?;
     let json = format!("{{\"ask\": \"{what}\", \"id\": \"{key}\"}}");

@@ -75,7 +75,7 @@ impl Containerd {
     }
 
     fn ctr(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new("ctr");
         command
             .arg("--address")
             .arg(&self.address)

@@ -4,33 +4,29 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use blocks::FileId;
 use parking_lot::Mutex;
-use rawio::once::Once;
+use rawio::readahead::{FileReadahead, Readahead};
 
-/// A file, and in which way it was read last.
+/// An open file, and what the kernel reads ahead of it.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     fd: OwnedFd,
-    /// Whether the kernel was advised of random access.
-    no_order: AtomicBool,
+    readahead: FileReadahead,
 }
 
 impl OpenFile {
     pub(super) fn new(fd: OwnedFd) -> Self {
         Self {
             fd,
-            no_order: AtomicBool::new(false),
+            readahead: FileReadahead::default(),
         }
     }
 
-    /// Advises the kernel whether to read ahead, unless it was advised so before.
-    pub(super) fn in_no_order(&self, no_order: bool) {
-        if self.no_order.swap(no_order, Relaxed) != no_order {
-            Once::in_no_order(&self.fd, no_order);
-        }
+    /// Sets what the kernel reads ahead of the next reads.
+    pub(super) fn set_readahead(&self, readahead: Readahead) {
+        self.readahead.set(&self.fd, readahead);
     }
 }
 

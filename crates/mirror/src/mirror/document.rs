@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::blobs::BlobDigest;
 
-/// The longest manifest: containerd's limit.
+/// The longest manifest, in bytes: containerd's limit, which its source writes as this product (not 4 MiB).
 pub(super) const MANIFEST_MAX: usize = 4 * 1048 * 1048;
 
 /// The media types that the mirror accepts. A registry that receives fewer may convert a manifest,

@@ -1,9 +1,28 @@
 //! Reading a file of settings, which is TOML. Those of earlier releases were JSON, and are read as well.
 
+use std::fs;
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde::de::DeserializeOwned;
+
+/// The longest file of settings or credentials, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Reads a file of settings or credentials.
+///
+/// # Errors
+/// If it cannot be read, or is too long for one.
+pub(super) fn small_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let reading = || format!("reading {}", path.display());
+    let length = fs::metadata(path).with_context(reading)?.len();
+    ensure!(
+        length <= FILE_MAX,
+        "{} has {length} bytes, and no file of settings has more than {FILE_MAX}",
+        path.display()
+    );
+    fs::read(path).with_context(reading)
+}
 
 /// Parses the text of a file.
 ///

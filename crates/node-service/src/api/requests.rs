@@ -4,6 +4,7 @@ use node_api::bodies::BootBody;
 use node_api::bodies::PrewarmBody;
 use node_api::bodies::ResizeBody;
 use node_api::bodies::UpgradeBody;
+use node_api::control::WhenInUse;
 
 use std::time::Duration;
 
@@ -98,15 +99,15 @@ pub(super) fn make(context: &ApiContext, call: &Call) -> Result<HttpResponse, Re
 
 pub(super) fn unmount(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.no_body()?;
-    let lazy = match call.query.as_deref() {
-        None | Some("" | "lazy=false") => false,
-        Some("lazy=true") => true,
+    let when_in_use = match call.query.as_deref() {
+        None | Some("" | "lazy=false") => WhenInUse::Refuse,
+        Some("lazy=true") => WhenInUse::Detach,
         Some(other) => {
             let message = format!("?{other} is not known here; there is ?lazy=true");
             return Err(Refusal::invalid(message));
         }
     };
-    context.node.unmount(call.id()?, lazy)?;
+    context.node.unmount(call.id()?, when_in_use)?;
     Ok(nothing(StatusCode::NO_CONTENT))
 }
 

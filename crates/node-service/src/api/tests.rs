@@ -15,6 +15,7 @@ use super::{Api, listen};
 use host::admission::Admission;
 use node_api::boot_choice::BootChoice;
 use node_api::client::{CallError, NodeClient, Received};
+use node_api::control::WhenInUse;
 use node_api::memory::MemoryNode;
 use node_api::spec::MountSpec;
 
@@ -108,12 +109,12 @@ fn a_mount_lives_through_the_client() {
     let error = node.client.prewarm(&id, None).unwrap_err();
     assert!(matches!(&error, CallError::Refused { status: 409, code, .. } if code == "conflict"));
     assert_eq!(error.to_string(), "it has no boot image");
-    node.client.unmount(&id, false).unwrap();
+    node.client.unmount(&id, WhenInUse::Refuse).unwrap();
     assert_eq!(
         code(&node.send(Method::GET, &path, ""), 404),
         "unknown_mount"
     );
-    let error = node.client.unmount(&id, false).unwrap_err();
+    let error = node.client.unmount(&id, WhenInUse::Refuse).unwrap_err();
     assert!(
         matches!(&error, CallError::Refused { status: 404, code, .. } if code == "unknown_mount")
     );
@@ -129,9 +130,9 @@ fn what_is_in_use_goes_lazily() {
         .mount
         .status
         .id;
-    let error = node.client.unmount(&id, false).unwrap_err();
+    let error = node.client.unmount(&id, WhenInUse::Refuse).unwrap_err();
     assert!(matches!(error, CallError::Refused { status: 409, .. }));
-    node.client.unmount(&id, true).unwrap();
+    node.client.unmount(&id, WhenInUse::Detach).unwrap();
     assert!(node.client.mounts().unwrap().is_empty());
 }
 

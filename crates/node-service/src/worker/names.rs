@@ -15,22 +15,29 @@ use super::changes::names_len;
 /// More than any names that [`encode_names`] gives.
 const LONGEST: u64 = 2 << 30;
 
+/// Whether a worker has answered FUSE_INIT for a mount. From then on the kernel goes by the names that were served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Init {
+    Unanswered,
+    Answered,
+}
+
 /// The names of a mount, and the label of its source.
 pub(super) struct Names {
     pub(super) tree: Tree,
     pub(super) label: Vec<u8>,
 }
 
-/// Reads the names that earlier workers served, or returns `None` if there was none. `told` is whether
-/// FUSE_INIT was answered: before, a partial file of a worker that died is ignored.
+/// Reads the names that earlier workers served, or returns `None` if there was none. Before FUSE_INIT is answered, a
+/// partial file of a worker that died is ignored.
 ///
 /// # Errors
 /// If the file cannot be read, or is damaged after FUSE_INIT.
-pub(super) fn read(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Names>> {
+pub(super) fn read(file: &OwnedFd, init: Init) -> anyhow::Result<Option<Names>> {
     let doing = "reading the names that the mount was served with";
     match decode_names(&contents(file, doing)?) {
         Ok((tree, label)) => Ok(Some(Names { tree, label })),
-        Err(_) if !told => Ok(None),
+        Err(_) if init == Init::Unanswered => Ok(None),
         Err(error) => Err(error).context(doing),
     }
 }
@@ -50,11 +57,11 @@ pub(super) fn write(file: &OwnedFd, tree: &Tree, label: &[u8]) -> anyhow::Result
 ///
 /// # Errors
 /// If the file cannot be read, or is damaged after FUSE_INIT.
-pub(super) fn read_index(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Index>> {
+pub(super) fn read_index(file: &OwnedFd, init: Init) -> anyhow::Result<Option<Index>> {
     let doing = "reading the index that the mount was served from";
     match Index::decode(&contents(file, doing)?) {
         Ok(index) => Ok(Some(index)),
-        Err(_) if !told => Ok(None),
+        Err(_) if init == Init::Unanswered => Ok(None),
         Err(error) => Err(error).context(doing),
     }
 }
@@ -104,11 +111,11 @@ mod tests {
     fn names_are_written_once_and_read_again() {
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
         let tree = scanned();
-        assert!(read(&file, false).unwrap().is_none());
-        assert!(read(&file, true).is_err());
+        assert!(read(&file, Init::Unanswered).unwrap().is_none());
+        assert!(read(&file, Init::Answered).is_err());
         write(&file, &tree, b"dir:/srv").unwrap();
-        for told in [false, true] {
-            let names = read(&file, told).unwrap().unwrap();
+        for init in [Init::Unanswered, Init::Answered] {
+            let names = read(&file, init).unwrap().unwrap();
             assert_eq!((&names.tree, &names.label[..]), (&*tree, &b"dir:/srv"[..]));
         }
     }
@@ -118,11 +125,11 @@ mod tests {
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
         let id = chunks::ChunkId::of(b"content");
         let index = Index::new(b"web", scanned(), vec![id]).unwrap();
-        assert!(read_index(&file, false).unwrap().is_none());
-        assert!(read_index(&file, true).is_err());
+        assert!(read_index(&file, Init::Unanswered).unwrap().is_none());
+        assert!(read_index(&file, Init::Answered).is_err());
         write_index(&file, &index).unwrap();
-        for told in [false, true] {
-            let known = read_index(&file, told).unwrap().unwrap();
+        for init in [Init::Unanswered, Init::Answered] {
+            let known = read_index(&file, init).unwrap().unwrap();
             assert_eq!(known.id(), index.id());
         }
     }
@@ -133,9 +140,9 @@ mod tests {
         let fd = OwnedFd::from(file.try_clone().unwrap());
         write(&fd, &scanned(), b"dir:/srv").unwrap();
         file.set_len(file.metadata().unwrap().len() - 1).unwrap();
-        assert!(read(&fd, false).unwrap().is_none());
-        assert!(read(&fd, true).is_err());
+        assert!(read(&fd, Init::Unanswered).unwrap().is_none());
+        assert!(read(&fd, Init::Answered).is_err());
         write(&fd, &scanned(), b"dir:/srv").unwrap();
-        assert!(read(&fd, true).unwrap().is_some());
+        assert!(read(&fd, Init::Answered).unwrap().is_some());
     }
 }

@@ -11,7 +11,7 @@ use localfs::{Patience, SourceRoot};
 
 use super::access_log::AccessLog;
 use super::changes::Changes;
-use super::names;
+use super::names::{self, Init};
 use crate::descriptors::MountDescriptors;
 use crate::wire::Fault;
 use bootstore::store::StoreSettings;
@@ -63,12 +63,12 @@ pub(super) struct Way<'a> {
     pub(super) images: &'a Images,
 }
 
-/// Prepares a mount. `told` is whether an earlier worker answered FUSE_INIT: then the names are those
-/// that the kernel knows, and a missing boot image costs speed only.
+/// Prepares a mount. If an earlier worker answered FUSE_INIT, the names are those that the kernel knows, and a missing boot
+/// image costs speed only.
 pub(super) fn prepare(
     spec: &MountSpec,
     handed: &MountDescriptors,
-    told: bool,
+    init: Init,
     way: Way<'_>,
 ) -> Result<Prepared, Refusal> {
     let access = |spec| NicAccess {
@@ -77,12 +77,12 @@ pub(super) fn prepare(
     };
     let place = spec.place();
     match place.map_err(|error| Refusal::new(Fault::Invalid, error))? {
-        SourceLocation::Disk(nic) => prepare_disk(spec, nic.as_ref().map(access), handed, told),
-        SourceLocation::Nic(nic, name) => prepare_nic(spec, access(&nic), &name, handed, told),
+        SourceLocation::Disk(nic) => prepare_disk(spec, nic.as_ref().map(access), handed, init),
+        SourceLocation::Nic(nic, name) => prepare_nic(spec, access(&nic), &name, handed, init),
         SourceLocation::Image(image, path) => {
-            let opening = match told {
-                true => Opening::Again,
-                false => Opening::First,
+            let opening = match init {
+                Init::Answered => Opening::Again,
+                Init::Unanswered => Opening::First,
             };
             let opened = way.images.open(
                 &path,
@@ -91,7 +91,7 @@ pub(super) fn prepare(
                 (DeviceAccess::ReadOnly, opening),
             );
             let opened = opened.map_err(|error| Refusal::new(Fault::Invalid, error))?;
-            prepare_image(spec, opened, handed, told)
+            prepare_image(spec, opened, handed, init)
         }
     }
 }
@@ -101,12 +101,12 @@ fn prepare_image(
     spec: &MountSpec,
     image: OpenedImage,
     handed: &MountDescriptors,
-    told: bool,
+    init: Init,
 ) -> Result<Prepared, Refusal> {
     let assembly = assembly::of_device(Arc::clone(&image.device), &options(spec));
     let assembly = assembly.map_err(|error| Refusal::new(Fault::Invalid, error))?;
     let tree = &assembly.parts.tree;
-    match names::read(&handed.names, told)? {
+    match names::read(&handed.names, init)? {
         None => names::write(&handed.names, tree, &[])?,
         Some(known) if known.tree == **tree => {}
         Some(_) => {
@@ -127,9 +127,9 @@ fn prepare_nic(
     asked: NicAccess<'_>,
     name: &NicName,
     handed: &MountDescriptors,
-    told: bool,
+    init: Init,
 ) -> Result<Prepared, Refusal> {
-    let served = names::read_index(&handed.names, told)?.map(Arc::new);
+    let served = names::read_index(&handed.names, init)?.map(Arc::new);
     let is_first = served.is_none();
     let nic = Nic::alone(
         asked,
@@ -145,7 +145,7 @@ fn prepare_nic(
     // Who waits for the next worker waits for no boot image: that one is fetched later.
     let boot = match (is_first, &spec.boot) {
         (false, BootChoice::Auto) => None,
-        _ => nic_boot(&nic, &spec.boot).or_else(|refusal| left_out(spec, refusal, told))?,
+        _ => nic_boot(&nic, &spec.boot).or_else(|refusal| left_out(spec, refusal, init))?,
     };
     let assembly = assembly::of_service(nic, boot, &options(spec))?;
     Ok(Prepared {
@@ -175,8 +175,8 @@ pub(super) fn nic_boot(nic: &Nic, choice: &BootChoice) -> Result<Option<Arc<Boot
 }
 
 /// Does without a boot image, if the kernel goes by what an earlier worker said already.
-fn left_out(spec: &MountSpec, refusal: Refusal, told: bool) -> Result<Option<Arc<Boot>>, Refusal> {
-    if !told {
+fn left_out(spec: &MountSpec, refusal: Refusal, init: Init) -> Result<Option<Arc<Boot>>, Refusal> {
+    if init == Init::Unanswered {
         return Err(refusal);
     }
     let place = spec.mountpoint.display();
@@ -189,16 +189,16 @@ fn prepare_disk(
     spec: &MountSpec,
     asked: Option<NicAccess<'_>>,
     handed: &MountDescriptors,
-    told: bool,
+    init: Init,
 ) -> Result<Prepared, Refusal> {
-    let (root, scanned) = names_of(spec, handed, told)?;
+    let (root, scanned) = names_of(spec, handed, init)?;
     let (changes, earlier) = Changes::open(&handed.names)?;
     if !earlier.is_empty() {
         let place = spec.mountpoint.display();
         log::info!("{place}: {} files had changed before", earlier.len());
     }
     let boot = open_boot(spec, &spec.boot, &root, &scanned);
-    let boot = boot.or_else(|refusal| left_out(spec, refusal, told))?;
+    let boot = boot.or_else(|refusal| left_out(spec, refusal, init))?;
     let options = AssemblyOptions {
         nic: asked,
         ..options(spec)
@@ -221,7 +221,7 @@ fn prepare_disk(
 fn names_of(
     spec: &MountSpec,
     handed: &MountDescriptors,
-    told: bool,
+    init: Init,
 ) -> Result<(Arc<SourceRoot>, Arc<Tree>), Refusal> {
     let source = handed.source.as_ref();
     let source = source.ok_or_else(|| {
@@ -230,7 +230,7 @@ fn names_of(
             anyhow!("the descriptor of its source is missing"),
         )
     })?;
-    let known = names::read(&handed.names, told)?;
+    let known = names::read(&handed.names, init)?;
     let label = match &known {
         Some(names) => names.label.clone(),
         None => SourceRoot::label_of(source.as_fd(), &spec.source)

@@ -12,6 +12,7 @@ use devices::OpenedImage;
 use yolofs::{Connection, End, Ended, Hello, Lock, Readahead, ServeOptions, Serving};
 
 use super::access_log::AccessLog;
+use super::names::Init;
 use super::open::Opened;
 use super::prepare::{Prepared, Refusal, Way, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
@@ -76,11 +77,15 @@ impl Served {
             .map_err(|error| Refusal::new(Fault::Invalid, error))?;
         let threads = NonZeroUsize::new(usize::from(spec.threads))
             .ok_or_else(|| Refusal::new(Fault::Invalid, anyhow!("a mount needs a thread")))?;
+        let init = match hello.answer() {
+            Some(_) => Init::Answered,
+            None => Init::Unanswered,
+        };
         let Prepared {
             assembly,
             access_log,
             image,
-        } = prepare(&spec, &handed, hello.answer().is_some(), way)?;
+        } = prepare(&spec, &handed, init, way)?;
         let Assembly { fs, parts } = assembly;
         let MountDescriptors {
             device,

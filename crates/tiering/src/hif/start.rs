@@ -75,8 +75,8 @@ pub enum Need {
 #[must_use]
 pub fn start_files(files: &dyn ImageFiles, start: &Start) -> Vec<HotFile> {
     let mut search = Search::new(files, start);
-    for (place, word) in start.command.iter().take(WORDS_MAX).enumerate() {
-        search.named(word, place == 0);
+    for word in start.command.iter().take(WORDS_MAX) {
+        search.named(word);
         // `sh -c "exec nginx"`, and other arguments that are lines.
         if word.contains(char::is_whitespace) {
             search.script(word);
@@ -167,8 +167,8 @@ impl<'a> Search<'a> {
             .unwrap_or_default()
     }
 
-    /// Adds what a word of a command names: a file, or a program that is looked for.
-    fn named(&mut self, word: &str, settings: bool) {
+    /// Adds what a word of a command names: a file, or a program that is looked for; and its settings.
+    fn named(&mut self, word: &str) {
         let word = word.trim_matches(['"', '\'', ';', '`', '$', '(', ')']);
         let new = || self.words.len() < WORDS_MAX && !self.words.contains(word);
         if word.is_empty() || word.starts_with('-') || !new() {
@@ -190,7 +190,7 @@ impl<'a> Search<'a> {
         let Some(place) = place else { return };
         self.program(&place, Need::Program);
         let name = word.rsplit('/').next().unwrap_or(word);
-        if settings || self.known.contains(&place) {
+        if self.known.contains(&place) {
             self.settings(name);
         }
     }
@@ -232,7 +232,7 @@ impl<'a> Search<'a> {
         if let Some(interpreter) = words.next() {
             self.program(interpreter, Need::Interpreter);
             // `env python3`, `env -S python3 -u`
-            words.for_each(|word| self.named(word, false));
+            words.for_each(|word| self.named(word));
             if interpreter.ends_with("sh") {
                 self.script(body);
             }
@@ -252,7 +252,7 @@ impl<'a> Search<'a> {
             .map(str::to_owned)
             .collect();
         for word in words {
-            self.named(&word, false);
+            self.named(&word);
         }
     }
 

@@ -56,12 +56,15 @@ impl Pools {
             unsure: false,
         };
         let files: BTreeMap<String, u64> = pools.medium.list()?.into_iter().collect();
-        let all = recheck == Recheck::Everything || files.contains_key(MARK);
+        let contents_are_unsure = recheck == Recheck::Everything || files.contains_key(MARK);
         let here = objects.iter().filter(|object| object.tiers.contains(&tier));
         let mut lost = Vec::new();
         for object in here {
             match pools.read_index(object) {
-                Ok(Some(index)) if pools.has_parts(&index, &files, all) => {
+                Ok(Some(index))
+                    if has_pools(&index, &files)
+                        && (!contents_are_unsure || pools.has_contents(&index)) =>
+                {
                     pools.users.insert(object.id, index);
                 }
                 Ok(Some(_)) => lost.push(object.id),
@@ -94,14 +97,9 @@ impl Pools {
             .map_err(io::Error::other)
     }
 
-    /// Returns whether the pools of an index are there, and long enough; with `all`, whether each
-    /// part is what it should be.
-    fn has_parts(&self, index: &Index, files: &BTreeMap<String, u64>, all: bool) -> bool {
-        index.parts().iter().all(|part| {
-            let len = files.get(&pool_name(index.pool_of(part)));
-            len.is_some_and(|len| part.blocks.bytes().end <= *len)
-                && (!all || self.is_sound(index, part))
-        })
+    /// Returns whether each part of an index has the content that was written.
+    fn has_contents(&self, index: &Index) -> bool {
+        index.parts().iter().all(|part| self.is_sound(index, part))
     }
 
     /// Returns whether a part has the content that was written.
@@ -354,6 +352,14 @@ pub(super) fn read_part(
 #[must_use]
 pub fn pool_name(pool: ContentId) -> String {
     format!("{pool}{SUFFIX}")
+}
+
+/// Returns whether the pools of an index are among the files of a tier, and long enough.
+fn has_pools(index: &Index, files: &BTreeMap<String, u64>) -> bool {
+    index.parts().iter().all(|part| {
+        let len = files.get(&pool_name(index.pool_of(part)));
+        len.is_some_and(|len| part.blocks.bytes().end <= *len)
+    })
 }
 
 /// Returns the pool that a file is, if it is one of ours.

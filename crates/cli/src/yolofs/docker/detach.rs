@@ -18,6 +18,7 @@ use docker_service::talk::{Request, Response};
 use docker_service::wanted::{Chosen, Wanted};
 use host::control::call;
 use host::run_dir::RunDir;
+use node_api::control::WhenInUse;
 
 /// How long the daemon may take: it may be attaching for somebody else.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -106,7 +107,7 @@ fn detach_from_node(wanted: &Wanted, station: &Station, place: &DockerPlace) -> 
         .map(|layer| layer.dir)
         .collect();
     for mountpoint in mounts.iter().filter(|place| !needed.contains(*place)) {
-        by_node::unmount(station.run_dir(), mountpoint, true)
+        by_node::unmount(station.run_dir(), mountpoint, WhenInUse::Detach)
             .with_context(|| format!("detaching {}", mountpoint.display()))?;
     }
     match root.release_all_but(&needed) {

@@ -61,12 +61,7 @@ pub(super) fn run(args: &ApplyArgs, store: &StoreSettings) -> anyhow::Result<Out
         let Some(candidate) = todo.candidate(step) else {
             continue;
         };
-        pace.read_from(
-            candidate
-                .file
-                .as_ref()
-                .map_or(store.dir(), |file| file.path()),
-        );
+        pace.read_from(candidate.source_path(&store));
         let before = pace.gave_way();
         let carried = carry_out(step, candidate, &tiers, &store, &pace, PATIENCE);
         if let Err(error) = &carried
