@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
-use rawio::private;
+use rawio::{private, unix_socket};
 
 use crate::error::ExportError;
 
@@ -36,18 +36,35 @@ impl Place {
     /// replaced atomically, so that clients that reconnect find the old or the new one.
     ///
     /// # Errors
-    /// If another process owns it, or it cannot be created.
+    /// If another process owns it, or serves anything there, or it cannot be created.
     pub fn bind(path: &Path) -> Result<Self, ExportError> {
-        if path.as_os_str().as_bytes().len() > PATH_MAX_BYTES {
-            return Err(ExportError::PathTooLong(path.into()));
-        }
-        let lock = lock(path)?;
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(ExportError::NoSocket(path.into()));
+        let lock = claim(path)?;
+        // Programs that know nothing of the lock listen at sockets, too.
+        match unix_socket::is_served(path) {
+            Ok(true) => return Err(ExportError::InUse(path.into())),
+            Ok(false) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => {
+                return Err(ExportError::System {
+                    doing: "asking whether a process serves the socket",
+                    path: path.into(),
+                    source,
+                });
             }
-            Ok(_) | Err(_) => {}
         }
+        Self::bind_over(path, lock)
+    }
+
+    /// The same where the socket belongs to a process that was ended just now, and may still listen for a moment.
+    ///
+    /// # Errors
+    /// If another process owns it, or it cannot be created.
+    pub fn bind_after(path: &Path) -> Result<Self, ExportError> {
+        let lock = claim(path)?;
+        Self::bind_over(path, lock)
+    }
+
+    fn bind_over(path: &Path, lock: Flock<File>) -> Result<Self, ExportError> {
         let fresh = beside(path, ".new");
         let listener = bind_at(&fresh, path).map_err(|source| {
             let path = path.into();
@@ -142,6 +159,18 @@ impl Drop for Place {
     }
 }
 
+/// Locks the place of a socket, where no other file may be.
+fn claim(path: &Path) -> Result<Flock<File>, ExportError> {
+    if path.as_os_str().as_bytes().len() > PATH_MAX_BYTES {
+        return Err(ExportError::PathTooLong(path.into()));
+    }
+    let lock = lock(path)?;
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(ExportError::NoSocket(path.into())),
+        Ok(_) | Err(_) => Ok(lock),
+    }
+}
+
 fn bind_at(fresh: &Path, path: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -217,6 +246,27 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!((mode & 0o777, third.path()), (0o600, path.as_path()));
+    }
+
+    #[test]
+    fn the_socket_of_another_program_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let other = UnixListener::bind(&path).unwrap();
+        let bound = Place::bind(&path);
+        assert!(matches!(bound, Err(ExportError::InUse(_))), "{bound:?}");
+        let _client = UnixStream::connect(&path).unwrap();
+        other.set_nonblocking(true).unwrap();
+        other.accept().unwrap();
+        other.accept().unwrap();
+        // One that takes packets.
+        let packets = dir.path().join("packets");
+        let _datagrams = std::os::unix::net::UnixDatagram::bind(&packets).unwrap();
+        let bound = Place::bind(&packets);
+        assert!(matches!(bound, Err(ExportError::InUse(_))), "{bound:?}");
+        // What the caller has ended is taken over at once.
+        drop(Place::bind_after(&path).unwrap());
+        assert!(!path.exists());
     }
 
     #[test]
