@@ -15,6 +15,8 @@ use crate::error::ExportError;
 
 /// The kernel takes 107 bytes; the rest is for the name under which the socket is made.
 const PATH_MAX_BYTES: usize = 90;
+/// What the link to a device of this driver leads to, without its number.
+const UBLK_DEVICE: &[u8] = b"/dev/ublkb";
 
 /// A bound socket, or a symbolic link to a block device, that this process owns; the path of a socket is removed when
 /// this is dropped.
@@ -82,17 +84,22 @@ impl Place {
     /// replaced.
     ///
     /// # Errors
-    /// If another process owns it, or a file is there that is no link.
+    /// If another process owns it, or a file is there that is no link to a ublk device.
     pub fn link(path: &Path) -> Result<Self, ExportError> {
         let lock = lock(path)?;
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_symlink() => Err(ExportError::NoLink(path.into())),
-            Ok(_) | Err(_) => Ok(Self {
-                path: path.into(),
-                listener: None,
-                lock: Some(lock),
-            }),
+        // The link of another program would be replaced, and removed in the end.
+        let is_ours = match fs::read_link(path) {
+            Ok(target) => target.as_os_str().as_bytes().starts_with(UBLK_DEVICE),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if !is_ours {
+            return Err(ExportError::NoLink(path.into()));
         }
+        Ok(Self {
+            path: path.into(),
+            listener: None,
+            lock: Some(lock),
+        })
     }
 
     /// Takes over a bound socket: its owner died, and a process that serves it had the listener.
@@ -314,7 +321,7 @@ mod tests {
         let path = dir.path().join("disk");
         let first = Place::link(&path).unwrap();
         assert!(matches!(Place::link(&path), Err(ExportError::InUse(_))));
-        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        symlink("/dev/ublkb7", &path).unwrap();
         drop(first);
         assert!(path.is_symlink());
         drop(Place::link(&path).unwrap());
@@ -322,6 +329,9 @@ mod tests {
         fs::write(&path, "data").unwrap();
         assert!(matches!(Place::link(&path), Err(ExportError::NoLink(_))));
         assert_eq!(fs::read(&path).unwrap(), b"data");
+        let other = dir.path().join("other");
+        symlink("disk", &other).unwrap();
+        assert!(matches!(Place::link(&other), Err(ExportError::NoLink(_))));
     }
 
     #[test]
