@@ -17,7 +17,7 @@ pub enum ExportError {
     #[error("{} exists and is no socket; choose another path", .0.display())]
     NoSocket(PathBuf),
     /// The file at the path is not a symbolic link.
-    #[error("{} exists and is no link to a device; choose another path", .0.display())]
+    #[error("{} exists and is no link to a ublk device; choose another path", .0.display())]
     NoLink(PathBuf),
     /// What a dead server has left at the path is not what is to be served there.
     #[error(

@@ -9,12 +9,14 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
-use rawio::private;
+use rawio::{private, unix_socket};
 
 use crate::error::ExportError;
 
 /// The kernel takes 107 bytes; the rest is for the name under which the socket is made.
 const PATH_MAX_BYTES: usize = 90;
+/// What the link to a device of this driver leads to, without its number.
+const UBLK_DEVICE: &[u8] = b"/dev/ublkb";
 
 /// A bound socket, or a symbolic link to a block device, that this process owns; the path of a socket is removed when
 /// this is dropped.
@@ -36,18 +38,35 @@ impl Place {
     /// replaced atomically, so that clients that reconnect find the old or the new one.
     ///
     /// # Errors
-    /// If another process owns it, or it cannot be created.
+    /// If another process owns it, or serves anything there, or it cannot be created.
     pub fn bind(path: &Path) -> Result<Self, ExportError> {
-        if path.as_os_str().as_bytes().len() > PATH_MAX_BYTES {
-            return Err(ExportError::PathTooLong(path.into()));
-        }
-        let lock = lock(path)?;
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(ExportError::NoSocket(path.into()));
+        let lock = claim(path)?;
+        // Programs that know nothing of the lock listen at sockets, too.
+        match unix_socket::is_served(path) {
+            Ok(true) => return Err(ExportError::InUse(path.into())),
+            Ok(false) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => {
+                return Err(ExportError::System {
+                    doing: "asking whether a process serves the socket",
+                    path: path.into(),
+                    source,
+                });
             }
-            Ok(_) | Err(_) => {}
         }
+        Self::bind_over(path, lock)
+    }
+
+    /// The same where the socket belongs to a process that was ended just now, and may still listen for a moment.
+    ///
+    /// # Errors
+    /// If another process owns it, or it cannot be created.
+    pub fn bind_after(path: &Path) -> Result<Self, ExportError> {
+        let lock = claim(path)?;
+        Self::bind_over(path, lock)
+    }
+
+    fn bind_over(path: &Path, lock: Flock<File>) -> Result<Self, ExportError> {
         let fresh = beside(path, ".new");
         let listener = bind_at(&fresh, path).map_err(|source| {
             let path = path.into();
@@ -65,17 +84,22 @@ impl Place {
     /// replaced.
     ///
     /// # Errors
-    /// If another process owns it, or a file is there that is no link.
+    /// If another process owns it, or a file is there that is no link to a ublk device.
     pub fn link(path: &Path) -> Result<Self, ExportError> {
         let lock = lock(path)?;
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_symlink() => Err(ExportError::NoLink(path.into())),
-            Ok(_) | Err(_) => Ok(Self {
-                path: path.into(),
-                listener: None,
-                lock: Some(lock),
-            }),
+        // The link of another program would be replaced, and removed in the end.
+        let is_ours = match fs::read_link(path) {
+            Ok(target) => target.as_os_str().as_bytes().starts_with(UBLK_DEVICE),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if !is_ours {
+            return Err(ExportError::NoLink(path.into()));
         }
+        Ok(Self {
+            path: path.into(),
+            listener: None,
+            lock: Some(lock),
+        })
     }
 
     /// Takes over a bound socket: its owner died, and a process that serves it had the listener.
@@ -139,6 +163,18 @@ impl Drop for Place {
         if let Err(error) = fs::remove_file(&self.path) {
             log::debug!("cannot remove {}: {error}", self.path.display());
         }
+    }
+}
+
+/// Locks the place of a socket, where no other file may be.
+fn claim(path: &Path) -> Result<Flock<File>, ExportError> {
+    if path.as_os_str().as_bytes().len() > PATH_MAX_BYTES {
+        return Err(ExportError::PathTooLong(path.into()));
+    }
+    let lock = lock(path)?;
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(ExportError::NoSocket(path.into())),
+        Ok(_) | Err(_) => Ok(lock),
     }
 }
 
@@ -220,6 +256,27 @@ mod tests {
     }
 
     #[test]
+    fn the_socket_of_another_program_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let other = UnixListener::bind(&path).unwrap();
+        let bound = Place::bind(&path);
+        assert!(matches!(bound, Err(ExportError::InUse(_))), "{bound:?}");
+        let _client = UnixStream::connect(&path).unwrap();
+        other.set_nonblocking(true).unwrap();
+        other.accept().unwrap();
+        other.accept().unwrap();
+        // One that takes packets.
+        let packets = dir.path().join("packets");
+        let _datagrams = std::os::unix::net::UnixDatagram::bind(&packets).unwrap();
+        let bound = Place::bind(&packets);
+        assert!(matches!(bound, Err(ExportError::InUse(_))), "{bound:?}");
+        // What the caller has ended is taken over at once.
+        drop(Place::bind_after(&path).unwrap());
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn a_socket_that_was_handed_over_outlives_its_owner() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
@@ -264,7 +321,7 @@ mod tests {
         let path = dir.path().join("disk");
         let first = Place::link(&path).unwrap();
         assert!(matches!(Place::link(&path), Err(ExportError::InUse(_))));
-        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        symlink("/dev/ublkb7", &path).unwrap();
         drop(first);
         assert!(path.is_symlink());
         drop(Place::link(&path).unwrap());
@@ -272,6 +329,9 @@ mod tests {
         fs::write(&path, "data").unwrap();
         assert!(matches!(Place::link(&path), Err(ExportError::NoLink(_))));
         assert_eq!(fs::read(&path).unwrap(), b"data");
+        let other = dir.path().join("other");
+        symlink("disk", &other).unwrap();
+        assert!(matches!(Place::link(&other), Err(ExportError::NoLink(_))));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Opening images: which blobs they are made of, and where each is.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use lsmt::{FileStorage, Layer, SegmentBudget, Stack};
 
 use crate::config::Place;
+use crate::disk_file;
 use crate::error::file;
 use crate::turbo::open_layer as open_turbo_layer;
 use crate::upper::OwnedUpper;
@@ -122,7 +122,7 @@ fn local_layer(
     start: &Start,
     budget: &SegmentBudget,
 ) -> Result<Layer, ImageError> {
-    let opened = File::open(path).map_err(file("opening the layer", path))?;
+    let opened = disk_file::open(path).map_err(file("opening the layer", path))?;
     let content = lsmt::open_content(Arc::new(FileStorage::new(opened)));
     let start = start.of_layer(number);
     let layer = content.and_then(|content| Layer::open_within(start.watched(content), budget));

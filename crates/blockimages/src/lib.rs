@@ -28,6 +28,7 @@ mod blob_source;
 mod cache;
 mod config;
 pub mod convert;
+mod disk_file;
 mod error;
 mod file;
 mod image;

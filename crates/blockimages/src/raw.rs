@@ -16,6 +16,7 @@ use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 
 use crate::ImageError;
+use crate::disk_file;
 use crate::error::file;
 
 const BLOCK_BYTES: u32 = 512;
@@ -40,7 +41,7 @@ impl RawDevice {
     /// If it cannot be opened, or another process has a conflicting lock.
     pub fn open(path: &Path, access: DeviceAccess) -> Result<Self, ImageError> {
         let write = access == DeviceAccess::ReadWrite;
-        let opened = File::options().read(true).write(write).open(path);
+        let opened = disk_file::open_with(path, File::options().read(true).write(write));
         let opened = opened.map_err(file("opening", path))?;
         let lock = match access {
             DeviceAccess::ReadOnly => FlockArg::LockSharedNonblock,

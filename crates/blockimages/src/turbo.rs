@@ -10,6 +10,7 @@ use flate2::read::GzDecoder;
 use lsmt::{FileStorage, GzipIndex, GzipTar, Layer, LsmtError, ReadAt, SegmentBudget};
 
 use crate::config::Place;
+use crate::disk_file;
 use crate::error::file;
 use crate::{BlobSource, ImageError, LowerConfig, RemoteLayer, Start};
 
@@ -29,7 +30,7 @@ const FILES_MAX: usize = 16;
 /// within `dir`.
 pub(crate) fn unpack(tar_gz: &Path, dir: &Path) -> Result<LowerConfig, ImageError> {
     fs::create_dir_all(dir).map_err(file("making", dir))?;
-    let opened = File::open(tar_gz).map_err(file("opening", tar_gz))?;
+    let opened = disk_file::open(tar_gz).map_err(file("opening", tar_gz))?;
     let found = copy_files(opened, dir).map_err(file("unpacking turboOCI metadata of", tar_gz))?;
     let has = |name: &str| found.contains(&name);
     let metadata = METADATA.iter().find(|name| has(name));
@@ -159,7 +160,7 @@ pub(crate) fn open_layer(
 }
 
 fn storage(path: &Path) -> Result<Arc<FileStorage>, ImageError> {
-    let opened = File::open(path).map_err(file("opening the layer", path))?;
+    let opened = disk_file::open(path).map_err(file("opening the layer", path))?;
     Ok(Arc::new(FileStorage::new(opened)))
 }
 

@@ -14,6 +14,7 @@ use lsmt::{
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::disk_file;
 use crate::error::file;
 use crate::{ImageError, UpperConfig};
 
@@ -124,7 +125,7 @@ pub(crate) fn open_pair(
 fn pair_files(data: &Path, index: &Path) -> Result<UpperFiles, ImageError> {
     let open = |path: &Path, create: bool| -> Result<Arc<FileStorage>, ImageError> {
         let mut options = File::options();
-        let opened = options.read(true).write(true).create(create).open(path);
+        let opened = disk_file::open_with(path, options.read(true).write(true).create(create));
         let opened = opened.map_err(file("opening the writable layer", path))?;
         Ok(Arc::new(FileStorage::new(opened)))
     };
@@ -143,7 +144,7 @@ pub(crate) fn journal_of(data: &Path) -> PathBuf {
 
 /// Locks the file or directory that represents a writable layer.
 fn own(path: &Path) -> Result<Flock<File>, ImageError> {
-    let opened = File::open(path).map_err(file("opening the writable layer", path))?;
+    let opened = disk_file::open(path).map_err(file("opening the writable layer", path))?;
     match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(lock),
         Err((_, Errno::EWOULDBLOCK)) => Err(ImageError::UpperInUse(path.to_owned())),

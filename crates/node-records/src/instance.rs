@@ -143,6 +143,12 @@ impl Records {
         Ok(records)
     }
 
+    /// Returns the directory of the mounts that are to be made again after a reboot.
+    #[must_use]
+    pub fn desired_dir(&self) -> &Path {
+        &self.desired_mounts
+    }
+
     /// Writes an instance.
     ///
     /// # Errors

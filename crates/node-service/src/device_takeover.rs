@@ -90,7 +90,7 @@ impl Owner {
             // It may be about to serve it: two must never.
             worker.replace();
         }
-        let place = place_of(&instance.spec).context("making its socket or link again")?;
+        let place = place_after(&instance.spec).context("making its socket or link again")?;
         Ok((Device::new(instance, place), Serves::No))
     }
 }
@@ -126,6 +126,14 @@ pub(crate) fn place_of(spec: &DeviceSpec) -> Result<Place, ExportError> {
     match spec.kind {
         DeviceKind::Ublk => Place::link(&spec.at),
         _ => Place::bind(&spec.at),
+    }
+}
+
+/// Makes the place again of a device whose worker was ended just now.
+fn place_after(spec: &DeviceSpec) -> Result<Place, ExportError> {
+    match spec.kind {
+        DeviceKind::Ublk => Place::link(&spec.at),
+        _ => Place::bind_after(&spec.at),
     }
 }
 

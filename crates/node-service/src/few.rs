@@ -1,31 +1,90 @@
 //! Doing the same to many, a few at a time.
 
-use host::caught::caught;
-use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-/// Calls `act` with each item, on `count` threads at most, and returns when all are done. A panic over one item is
-/// logged with its `name`, and keeps no other from its turn.
+use host::caught::caught;
+use parking_lot::{Condvar, Mutex};
+
+/// What takes longer makes room for the next: sources that do not answer are waited for, but not by the others.
+const SLOW: Duration = Duration::from_secs(5);
+/// At most so many at a time, slow ones included.
+const MOST: usize = 64;
+
+/// How many are done at a time.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// So many that are not slow.
+    count: usize,
+    /// After that an item is slow.
+    slow: Duration,
+    /// So many in all.
+    most: usize,
+}
+
+/// Calls `act` with each item, `count` at a time, and returns when all are done. One that takes long makes room for
+/// another. A panic over one item is logged with its `name`, and keeps no other from its turn.
 pub(crate) fn few_at_a_time<T: Send>(
     count: usize,
     items: Vec<T>,
     name: impl Fn(&T) -> String + Sync,
     act: impl Fn(T) + Sync,
 ) {
-    let count = items.len().min(count);
-    let waiting = Mutex::new(items.into_iter());
-    let next = || waiting.lock().next();
+    let pace = Pace {
+        count,
+        slow: SLOW,
+        most: MOST,
+    };
+    at_pace(pace, items, name, act);
+}
+
+fn at_pace<T: Send>(
+    pace: Pace,
+    items: Vec<T>,
+    name: impl Fn(&T) -> String + Sync,
+    act: impl Fn(T) + Sync,
+) {
+    // Since when, of each that is being done.
+    let begun: Mutex<BTreeMap<usize, Instant>> = Mutex::default();
+    let ended = Condvar::new();
+    let (name, act) = (&name, &act);
     std::thread::scope(|scope| {
-        for _ in 0..count {
-            scope.spawn(|| {
-                while let Some(item) = next() {
-                    let name = name(&item);
-                    if let Err(panicked) = caught(|| act(item)) {
-                        log::error!("{name}: {panicked}");
+        for (turn, item) in items.into_iter().enumerate() {
+            let mut now = begun.lock();
+            while let Some(until) = room_at(pace, &now) {
+                let _timed_out = match until {
+                    Some(slow) => ended.wait_until(&mut now, slow).timed_out(),
+                    None => {
+                        ended.wait(&mut now);
+                        false
                     }
+                };
+            }
+            now.insert(turn, Instant::now());
+            drop(now);
+            let (begun, ended) = (&begun, &ended);
+            scope.spawn(move || {
+                let name = name(&item);
+                if let Err(panicked) = caught(|| act(item)) {
+                    log::error!("{name}: {panicked}");
                 }
+                begun.lock().remove(&turn);
+                ended.notify_all();
             });
         }
     });
+}
+
+/// Returns whether the next item has to wait: until the time at which another one is slow, if that makes room.
+fn room_at(pace: Pace, begun: &BTreeMap<usize, Instant>) -> Option<Option<Instant>> {
+    if begun.len() >= pace.most {
+        return Some(None);
+    }
+    let quick = begun.values().filter(|began| began.elapsed() < pace.slow);
+    if quick.clone().count() < pace.count {
+        return None;
+    }
+    Some(quick.min().map(|first| *first + pace.slow))
 }
 
 #[cfg(test)]
@@ -41,6 +100,50 @@ mod tests {
         done.sort_unstable();
         assert_eq!(done, (0..100).collect::<Vec<_>>());
         few_at_a_time(3, Vec::new(), name, |_| panic!("there is nothing to do"));
+    }
+
+    #[test]
+    fn what_hangs_makes_room_for_the_others() {
+        let pace = Pace {
+            count: 2,
+            slow: Duration::from_millis(20),
+            most: 5,
+        };
+        let (done, free) = (Mutex::new(0), Condvar::new());
+        // Four that hang until all others are done.
+        at_pace(pace, (0..20).collect(), i32::to_string, |item| {
+            let mut done = done.lock();
+            if item >= 4 {
+                *done += 1;
+                free.notify_all();
+            }
+            while item < 4 && *done < 16 {
+                let late = free.wait_for(&mut done, Duration::from_secs(30));
+                assert!(!late.timed_out(), "the others wait for what hangs");
+            }
+        });
+        assert_eq!(done.into_inner(), 16);
+    }
+
+    #[test]
+    fn so_many_at_a_time_and_no_more() {
+        for (most, slow) in [(3, Duration::from_secs(60)), (4, Duration::ZERO)] {
+            let pace = Pace {
+                count: 3,
+                slow,
+                most,
+            };
+            let (at_a_time, highest) = (Mutex::new(0), Mutex::new(0));
+            at_pace(pace, (0..40).collect(), i32::to_string, |_| {
+                *at_a_time.lock() += 1;
+                std::thread::yield_now();
+                let now = *at_a_time.lock();
+                let mut highest = highest.lock();
+                *highest = now.max(*highest);
+                *at_a_time.lock() -= 1;
+            });
+            assert!(highest.into_inner() <= most);
+        }
     }
 
     /// A node has many mounts to restore, and one of them may be what nobody has thought of.

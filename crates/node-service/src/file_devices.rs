@@ -37,6 +37,9 @@ impl Owner {
     /// As [`NodeControl::attach`](node_api::control::NodeControl::attach).
     pub(crate) fn attach_file(&self, spec: &DeviceSpec) -> Result<Attached, NodeError> {
         let making = || format!("making {}", spec.at.display());
+        if let Some(dir) = &spec.erofs {
+            self.check_covers_at(dir, &spec.at)?;
+        }
         std::fs::create_dir_all(&spec.at).with_context(making)?;
         let made = self.make_mount(&mount_spec(spec))?;
         let stale = made.new && self.devices.file(&spec.name).is_some();

@@ -38,6 +38,7 @@ mod asked;
 mod assignment;
 mod attach;
 mod connector;
+mod covers;
 mod deaths;
 mod descriptors;
 mod device;

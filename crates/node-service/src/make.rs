@@ -81,6 +81,7 @@ impl Owner {
             )));
         }
         place::make_free(spec, &self.run_dir)?;
+        self.check_covers(spec)?;
         let mount = self.create(id, spec)?;
         let served = self
             .serve_first(&mount)

@@ -1,6 +1,6 @@
 //! A disk as a block image: one layer with all that is not zeros.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,6 +10,7 @@ use lsmt::{BlobOptions, Compression, LayerInfo, Uuid, Wrapper, write_layer};
 
 use super::layout::Layout;
 use super::{ConvertError, ConvertOptions};
+use crate::disk_file;
 use crate::error::file;
 use crate::{DeviceConfig, LowerConfig, RawDevice};
 
@@ -40,7 +41,7 @@ pub struct ConvertedDisk {
 #[must_use]
 pub fn is_qcow2(disk: &Path) -> bool {
     let mut magic = [0; QCOW2_MAGIC.len()];
-    let read = File::open(disk).and_then(|mut disk| disk.read_exact(&mut magic));
+    let read = disk_file::open(disk).and_then(|mut disk| disk.read_exact(&mut magic));
     read.is_ok() && magic == QCOW2_MAGIC
 }
 
@@ -101,7 +102,7 @@ struct Raw {
 impl Raw {
     fn of(disk: &Path, scratch: &Path) -> Result<Self, ConvertError> {
         let mut header = [0; QCOW2_HEADER_BYTES];
-        let mut opened = File::open(disk).map_err(file("opening", disk))?;
+        let mut opened = disk_file::open(disk).map_err(file("opening", disk))?;
         // One that is shorter is no qcow2.
         if opened.read_exact(&mut header).is_err() || !header.starts_with(&QCOW2_MAGIC) {
             let path = disk.to_owned();
