@@ -212,7 +212,8 @@ mod tests {
         assert_eq!(undone.kept, Vec::<PathBuf>::new());
         assert_eq!(undone.restored, [new.clone(), edited.clone()]);
         assert_eq!(fs::read_to_string(&edited).unwrap(), "old\n");
-        assert!(!new.exists() && !dir.path().join("sub").exists() && !record.exists());
+        assert!(!new.exists() && !dir.path().join("sub").exists());
+        assert!(!record.exists() && !dir.path().join("etc").exists());
         assert_eq!(undo(&record).unwrap().restored, Vec::<PathBuf>::new());
     }
 

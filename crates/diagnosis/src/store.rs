@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::finding::Finding;
 
@@ -11,8 +11,8 @@ use crate::finding::Finding;
 const OTHERS: u32 = 0o007;
 /// The bits that let the group write.
 const GROUP_WRITES: u32 = 0o020;
-/// Most entries that are looked at: the first that is open is enough, and a store has three levels.
-const MAX_ENTRIES: usize = 10_000;
+/// Most entries that are looked at; a second for a store that no disk has to be read for.
+const MAX_ENTRIES: usize = 500_000;
 
 /// Checks that only users with access to the recorded files can read the store.
 #[must_use]
@@ -47,38 +47,58 @@ pub fn check(dir: &Path) -> Finding {
         return Finding::fault(CHECK, text, format!("chmod g-w {shown}"));
     }
     // Who holds a descriptor of a directory within gets past the one above.
-    match first_open(dir) {
-        Some(open) => Finding::advice(
+    match look_within(dir, MAX_ENTRIES) {
+        Within::Open(open) => Finding::advice(
             CHECK,
-            format!("{open} in the store is readable by everybody"),
+            format!("{} in the store is readable by everybody", open.display()),
             format!("chmod -R o-rwx {shown}"),
         ),
-        None => Finding::fine(
+        Within::Closed => Finding::fine(
             CHECK,
             format!("only its owner and group read the store {shown}"),
+        ),
+        Within::TooMany => Finding::advice(
+            CHECK,
+            format!(
+                "the store {shown} has more than the {MAX_ENTRIES} files that this looks at; of these, \
+                 only its owner and group read any"
+            ),
+            format!("find {shown} -perm /007 ! -type l: nothing should be listed"),
         ),
     }
 }
 
-/// Returns the first entry of a directory's directories that others may use.
-fn first_open(dir: &Path) -> Option<String> {
-    let mut left = MAX_ENTRIES;
+/// What a store has that others may use.
+#[derive(Debug, PartialEq, Eq)]
+enum Within {
+    /// This, and perhaps more.
+    Open(PathBuf),
+    Closed,
+    /// Nothing in what was looked at, and there is more.
+    TooMany,
+}
+
+fn look_within(dir: &Path, most: usize) -> Within {
+    let mut left = most;
     let mut waiting = vec![dir.to_owned()];
     while let Some(dir) = waiting.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            left = left.checked_sub(1)?;
+            left = match left.checked_sub(1) {
+                Some(left) => left,
+                None => return Within::TooMany,
+            };
             let Ok(metadata) = entry.metadata() else {
                 continue;
             };
             if metadata.mode() & OTHERS != 0 && !metadata.is_symlink() {
-                return Some(entry.path().display().to_string());
+                return Within::Open(entry.path());
             }
             if metadata.is_dir() {
                 waiting.push(entry.path());
             }
         }
     }
-    None
+    Within::Closed
 }
 
 #[cfg(test)]
@@ -116,5 +136,16 @@ mod tests {
         let found = check(&store);
         assert_eq!(found.verdict, Verdict::Advice);
         assert!(found.what.contains("images/a"), "{}", found.what);
+    }
+
+    #[test]
+    fn a_store_that_was_not_seen_whole_is_not_called_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b"] {
+            fs::write(dir.path().join(name), "").unwrap();
+            set(&dir.path().join(name), 0o600);
+        }
+        assert_eq!(look_within(dir.path(), 2), Within::Closed);
+        assert_eq!(look_within(dir.path(), 1), Within::TooMany);
     }
 }

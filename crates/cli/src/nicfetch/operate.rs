@@ -224,8 +224,9 @@ pub(super) fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
 
 /// Check every blob and every chunk of a nicfetch that runs
 ///
-/// Reads all of them, and compares each with its hash. Ends with code 4 if anything is
-/// damaged; that is removed, and fetched again when somebody asks for it. Clients are served meanwhile.
+/// Reads all of them, and compares each with its hash. Ends with code 4 if anything is damaged,
+/// or a blob cannot be read. What is damaged is removed, and fetched again when somebody asks for it; a blob that
+/// cannot be read is kept. Clients are served meanwhile.
 #[derive(Debug, Args)]
 pub(super) struct VerifyArgs {
     #[command(flatten)]
@@ -247,13 +248,17 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<Outcome> {
             Size(verified.chunk_bytes),
             verified.damaged
         );
-        let names = verified.damaged_names.iter().cloned();
-        let lines: Vec<_> = [read].into_iter().chain(names).collect();
+        let damaged = verified.damaged_names.iter().cloned();
+        let unread = verified.unread_names.iter();
+        let unread =
+            unread.map(|name| format!("{name} cannot be read, and is kept: see nicfetch's log"));
+        let lines: Vec<_> = [read].into_iter().chain(damaged).chain(unread).collect();
         lines.join("\n")
     })?;
-    Ok(match verified.damaged {
-        0 => Outcome::Done,
-        _ => Outcome::Different,
+    let is_sound = verified.damaged == 0 && verified.unread_names.is_empty();
+    Ok(match is_sound {
+        true => Outcome::Done,
+        false => Outcome::Different,
     })
 }
 

@@ -124,7 +124,7 @@ pub fn undo(record: &Path) -> anyhow::Result<Undone> {
     if !written_down.changes.is_empty() {
         written_down.write(record)?;
     } else if record.exists() {
-        remove(record)?;
+        remove_with_directory(record)?;
     }
     Ok(undone)
 }
@@ -133,15 +133,17 @@ pub fn undo(record: &Path) -> anyhow::Result<Undone> {
 pub(super) fn restore(change: &Change) -> anyhow::Result<()> {
     match &change.before {
         Some(before) => write_whole(&change.path, before, Access::AsBefore),
-        None => {
-            remove(&change.path)?;
-            // The directory, if nobody else uses it.
-            if let Some(dir) = change.path.parent() {
-                let _in_use = fs::remove_dir(dir);
-            }
-            Ok(())
-        }
+        None => remove_with_directory(&change.path),
     }
+}
+
+/// Removes a file, and its directory if that has nothing else.
+fn remove_with_directory(path: &Path) -> anyhow::Result<()> {
+    remove(path)?;
+    if let Some(dir) = path.parent() {
+        let _in_use = fs::remove_dir(dir);
+    }
+    Ok(())
 }
 
 fn remove(path: &Path) -> anyhow::Result<()> {

@@ -295,3 +295,25 @@ async fn a_download_that_begins_during_an_eviction_is_not_damaged() {
         assert_eq!((cache.used_bytes(), cache.growing_count()), (0, 0));
     }
 }
+
+#[tokio::test]
+async fn a_blob_that_cannot_be_read_is_no_damaged_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 1 << 20);
+    let [good, rotten, unread] =
+        [&b"good"[..], b"rotten", b"unread"].map(|bytes| (digest(bytes), bytes));
+    for (key, bytes) in [&good, &rotten, &unread] {
+        assert_eq!(fill(lead(&cache, key), bytes).await, Ok(Verdict::Good));
+    }
+    fs::write(cache.whole_path(&rotten.0), b"ROTTEN").unwrap();
+    // A directory opens as a file does, and then no byte of it can be read.
+    let path = cache.whole_path(&unread.0);
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let verified = cache.verify(&mut |_| ControlFlow::Continue(()));
+    assert_eq!(verified.blobs, 2);
+    assert_eq!(verified.damaged, [rotten.0.digest.clone()]);
+    assert_eq!(verified.unread, [unread.0.digest.clone()]);
+    assert!(is_whole(&cache, &good.0) && is_whole(&cache, &unread.0));
+    assert!(!is_whole(&cache, &rotten.0));
+}

@@ -88,6 +88,9 @@ pub struct Verified {
     pub damaged: u64,
     /// Names of the first of these.
     pub damaged_names: Vec<String>,
+    /// Blobs that the disk did not give, which are kept; none from a nicfetch of an earlier release.
+    #[serde(default)]
+    pub unread_names: Vec<String>,
 }
 
 /// Stops the verification when the client disconnects.
@@ -135,6 +138,7 @@ impl Operated {
                 blob_bytes: blobs.bytes,
                 damaged: blobs.damaged.len() as u64,
                 damaged_names: blobs.damaged.iter().map(ToString::to_string).collect(),
+                unread_names: blobs.unread.iter().map(ToString::to_string).collect(),
                 ..Verified::default()
             };
             if let Some(blocks) = self.blocks {
