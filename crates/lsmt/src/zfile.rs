@@ -4,6 +4,8 @@ mod codec;
 mod header;
 mod press;
 mod reader;
+mod recent;
+mod scratch;
 mod writer;
 
 pub use codec::Codec;

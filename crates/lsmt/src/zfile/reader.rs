@@ -4,6 +4,8 @@ use std::io;
 
 use super::codec::{Codec, decompress};
 use super::header::{HEADER_BYTES, Header, flags};
+use super::recent::Recent;
+use super::scratch::with_scratch;
 use crate::crc;
 use crate::error::{Doing, LsmtError, Result, rule};
 use crate::num::{size, u32_at, wide};
@@ -18,12 +20,14 @@ const INDEX_PIECE_BYTES: u64 = 1 << 20;
 /// Bytes of the checksum behind a block.
 const CRC_BYTES: u64 = 4;
 
-/// An open `ZFile`: reads the uncompressed content. Every block's checksum is verified at every read.
+/// An open `ZFile`: reads the uncompressed content. A block's checksum is verified whenever the block is decompressed: at
+/// every read, but for parts of the last blocks of which only a part was read.
 #[derive(Debug)]
 pub struct ZFile<R> {
     inner: R,
     header: Header,
     blocks: Blocks,
+    recent: Recent,
 }
 
 /// Where compressed blocks begin: 4 bytes and a bit for each.
@@ -77,6 +81,7 @@ impl<R: ReadAt> ZFile<R> {
             inner,
             header,
             blocks,
+            recent: Recent::default(),
         })
     }
 
@@ -114,50 +119,69 @@ impl<R: ReadAt> ZFile<R> {
     /// Fails if they are not within the file, cannot be read, or are damaged.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         check_range(offset, buffer.len(), self.header.original_size)?;
-        let block_size = size(u64::from(self.header.block_size));
         let mut at = offset;
         let mut rest = buffer;
-        let mut scratch = Vec::new();
         while !rest.is_empty() {
-            let first = size(at / wide(block_size));
-            let last = size((at + wide(rest.len()) - 1) / wide(block_size));
-            let start = self.blocks.range(first).start;
-            let fits = |block: &usize| self.blocks.range(*block).end - start <= REQUEST_BYTES;
-            let last = (first + 1..=last).take_while(fits).last().unwrap_or(first);
-            let compressed = size(self.blocks.range(last).end - start);
-            scratch.resize(compressed, 0);
-            self.inner
-                .read_at(&mut scratch, start)
-                .doing("read a ZFile")?;
-            for block in first..=last {
-                let range = self.blocks.range(block);
-                let stored = &scratch[size(range.start - start)..size(range.end - start)];
-                let skip = size(at % wide(block_size));
-                let whole = self.block_len(block);
-                let len = (whole - skip).min(rest.len());
-                let (now, later) = rest.split_at_mut(len);
-                self.decompress(stored, range.start, skip, whole, now)?;
-                at += wide(len);
-                rest = later;
-            }
+            let done = match self.read_recent(rest, at) {
+                0 => self.read_stored(rest, at)?,
+                done => done,
+            };
+            at += wide(done);
+            rest = rest.split_at_mut(done).1;
         }
         Ok(())
     }
 
-    fn block_len(&self, block: usize) -> usize {
-        let size_of_block = u64::from(self.header.block_size);
-        size((self.header.original_size - wide(block) * size_of_block).min(size_of_block))
+    /// Reads a part of a block that was decompressed for another part of it; returns how many bytes.
+    fn read_recent(&self, buffer: &mut [u8], at: u64) -> usize {
+        let piece = self.piece(at, buffer.len());
+        let now = &mut buffer[..piece.len];
+        match piece.is_whole() || !self.recent.read(piece.block, piece.skip, now) {
+            true => 0,
+            false => piece.len,
+        }
     }
 
-    /// Verifies and decompresses one block, whose uncompressed length is `whole`.
-    fn decompress(
-        &self,
-        stored: &[u8],
-        at: u64,
-        skip: usize,
-        whole: usize,
-        buffer: &mut [u8],
-    ) -> Result<()> {
+    /// Reads and decompresses blocks that one request may ask for; returns how many bytes of the buffer are filled.
+    fn read_stored(&self, buffer: &mut [u8], at: u64) -> Result<usize> {
+        let block_size = u64::from(self.header.block_size);
+        let first = size(at / block_size);
+        let last = size((at + wide(buffer.len()) - 1) / block_size);
+        let start = self.blocks.range(first).start;
+        let fits = |block: &usize| self.blocks.range(*block).end - start <= REQUEST_BYTES;
+        let last = (first + 1..=last).take_while(fits).last().unwrap_or(first);
+        let compressed = size(self.blocks.range(last).end - start);
+        with_scratch(compressed, |scratch| {
+            self.inner.read_at(scratch, start).doing("read a ZFile")?;
+            let mut done = 0;
+            for block in first..=last {
+                let range = self.blocks.range(block);
+                let stored = &scratch[size(range.start - start)..size(range.end - start)];
+                let piece = self.piece(at + wide(done), buffer.len() - done);
+                let now = &mut buffer[done..done + piece.len];
+                self.decompress(stored, range.start, &piece, now)?;
+                done += piece.len;
+            }
+            Ok(done)
+        })
+    }
+
+    /// Returns what a read of so many bytes has of the first block in it.
+    fn piece(&self, at: u64, len: usize) -> Piece {
+        let block_size = u64::from(self.header.block_size);
+        let block = at / block_size;
+        let skip = size(at % block_size);
+        let whole = size((self.header.original_size - block * block_size).min(block_size));
+        Piece {
+            block: size(block),
+            skip,
+            len: len.min(whole - skip),
+            whole,
+        }
+    }
+
+    /// Verifies and decompresses a piece of one block.
+    fn decompress(&self, stored: &[u8], at: u64, piece: &Piece, buffer: &mut [u8]) -> Result<()> {
         let part = "compressed block";
         let mut compressed = stored;
         if self.header.verify {
@@ -169,13 +193,30 @@ impl<R: ReadAt> ZFile<R> {
         }
         let codec = self.header.codec;
         let damaged = |_| LsmtError::Compression { part, at };
-        if buffer.len() == whole {
+        if piece.is_whole() {
             return decompress(codec, compressed, buffer).map_err(damaged);
         }
-        let mut block = vec![0; whole];
+        let mut block = vec![0; piece.whole];
         decompress(codec, compressed, &mut block).map_err(damaged)?;
-        buffer.copy_from_slice(&block[skip..skip + buffer.len()]);
+        buffer.copy_from_slice(&block[piece.skip..piece.skip + piece.len]);
+        self.recent.keep(piece.block, block);
         Ok(())
+    }
+}
+
+/// What a read has of one block.
+struct Piece {
+    block: usize,
+    /// Bytes of the block before it.
+    skip: usize,
+    len: usize,
+    /// Bytes of the block.
+    whole: usize,
+}
+
+impl Piece {
+    fn is_whole(&self) -> bool {
+        self.len == self.whole
     }
 }
 
