@@ -251,9 +251,15 @@ impl Sandboxes {
                 return Err(error);
             }
         };
+        // Where the caller's directories are mounted ends with the last process, and not a moment later.
+        let room = match request.has_directories() {
+            true => None,
+            false => starters.room(),
+        };
         let parts = Parts {
             group: &group,
             network: network.as_ref(),
+            room: room.as_ref(),
             mounts,
             stdio,
             user,
@@ -263,7 +269,7 @@ impl Sandboxes {
             group,
             network,
             next: Next::Anybody,
-            mounts: None,
+            mounts: room.map(|room| room.mounts),
         };
         match started {
             Ok(started) => {
@@ -297,7 +303,7 @@ impl Sandboxes {
         let shared = &self.shared;
         let slot = controls.group.slot;
         // The caller's directories are mounted nowhere any more when it is told of the end.
-        if !request.has_directories() {
+        if !request.has_directories() && controls.mounts.is_none() {
             controls.mounts = process.namespace(Namespace::Mount).unwrap_or_default();
         }
         let (streams, pipes) = streams.unzip();

@@ -35,6 +35,7 @@ fn privileged_one_that_cannot_be_watched_is_ended_and_leaves_nothing() {
     let parts = Parts {
         group: &group,
         network: None,
+        room: None,
         mounts: &Mounts::default(),
         stdio: &stdio,
         user,
