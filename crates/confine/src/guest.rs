@@ -55,9 +55,7 @@ pub fn inherited() -> Result<Vec<Vec<Instruction>>, ConfineError> {
 /// If the list does not compile.
 pub fn own() -> Result<Vec<Instruction>, ConfineError> {
     // Its flags are in memory, which no filter sees: libc makes `clone` instead.
-    let mut filter = missing(SYS_CLONE3).to_vec();
-    filter.extend(refusal::of(lists::GUEST_REFUSED.calls)?);
-    Ok(filter)
+    refusal::of(lists::GUEST_REFUSED.calls, &[SYS_CLONE3])
 }
 
 /// `clone3(2)`, the same number on all processors.
@@ -71,11 +69,6 @@ const IF_EQUAL: u16 = 0x15;
 const ALLOW: Instruction = (0x06, 0, 0, 0x7fff_0000);
 /// `BPF_RET | BPF_K` with `SECCOMP_RET_ERRNO | ENOSYS`.
 const MISSING: Instruction = (0x06, 0, 0, 0x0005_0000 | 38);
-
-/// Makes one system call fail as if the kernel did not know it. All others continue with the next instructions.
-const fn missing(number: u32) -> [Instruction; 3] {
-    [LOAD_NUMBER, (IF_EQUAL, 0, 1, number), MISSING]
-}
 
 /// Returns a Landlock ruleset that keeps a process from the abstract unix sockets of others and from
 /// signalling them, or `None` if the kernel does not support it (Linux before 6.12). It is for a process

@@ -45,6 +45,14 @@ pub enum CallError {
         /// The cause.
         source: SandboxError,
     },
+    /// It cannot be kept for, or removed from, the next start.
+    #[error("the handler {name} is as it was: free space for the settings, and try again")]
+    Settings {
+        /// The handler.
+        name: String,
+        /// The cause.
+        source: SandboxError,
+    },
     /// It could not get its packages.
     #[error("the handler {name} does not have its packages")]
     Packages {

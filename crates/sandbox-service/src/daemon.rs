@@ -1,21 +1,18 @@
 //! The operations of the daemon.
 
 use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use parking_lot::Mutex;
 use sandbox::{BaseSpec, Config, Phase, Result, Sandboxes, Stdio, Written, ZygoteSpec, ZygoteView};
 use sandbox_handlers::{Budget, Handlers};
 use sandbox_packages::Store;
 
-use crate::bodies::{
-    Create, Created, Exec, Executed, Output, SandboxView, Settings, Stats, WAIT_MAX_MS,
-};
+use crate::bodies::{Create, Created, Exec, Executed, Output, SandboxView, Stats, WAIT_MAX_MS};
 use crate::readers::Readers;
+use crate::settings_file::{self, SettingsFile};
 
 /// The sandboxes of a machine, and the settings that are restored at the next start.
 #[derive(Debug)]
@@ -23,8 +20,7 @@ pub struct Daemon {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) store: Arc<Store>,
     pub(crate) handlers: Handlers,
-    settings: Mutex<Settings>,
-    settings_path: PathBuf,
+    pub(crate) settings: SettingsFile,
 }
 
 impl Daemon {
@@ -39,7 +35,7 @@ impl Daemon {
         let store = Arc::new(Store::open(packages).context("opening the packages")?);
         let handlers = Handlers::new(Arc::clone(&sandboxes), Arc::clone(&store), budget)
             .context("starting the handlers")?;
-        let mut settings = read_settings(&settings_path)?;
+        let mut settings = settings_file::read(&settings_path)?;
         settings
             .bases
             .retain(|base| kept(&base.name, &sandboxes.add_base(base)));
@@ -58,52 +54,52 @@ impl Daemon {
             sandboxes,
             store,
             handlers,
-            settings: Mutex::new(settings),
-            settings_path,
+            settings: SettingsFile::new(settings_path, settings),
         })
     }
 
     /// Adds a base.
     ///
     /// # Errors
-    /// If there is one of this name, or it cannot be mounted.
+    /// If there is one of this name, it cannot be mounted, or the settings cannot be written; then it is not there.
     pub fn add_base(&self, base: BaseSpec) -> Result<()> {
         self.sandboxes.add_base(&base)?;
-        self.change_settings(|settings| settings.bases.push(base));
-        Ok(())
+        let name = base.name.clone();
+        let kept = self.settings.change(|settings| settings.bases.push(base));
+        kept.inspect_err(|_| undone(&name, &self.sandboxes.remove_base(&name)))
     }
 
     /// Removes a base.
     ///
     /// # Errors
-    /// If there is none of this name.
+    /// If there is none of this name, or the settings cannot be written; then it is there.
     pub fn remove_base(&self, name: &str) -> Result<()> {
-        self.sandboxes.remove_base(name)?;
-        self.change_settings(|settings| settings.bases.retain(|base| base.name != name));
-        Ok(())
+        // First: one that is still in the settings would be back at the next start.
+        self.settings
+            .change(|settings| settings.bases.retain(|base| base.name != name))?;
+        self.sandboxes.remove_base(name)
     }
 
     /// Returns the bases.
     pub fn bases(&self) -> Vec<BaseSpec> {
         let there = self.sandboxes.bases();
-        let settings = self.settings.lock();
-        let bases = settings.bases.iter();
+        let mut bases = self.settings.now().bases;
+        bases.retain(|base| there.contains(&base.name));
         bases
-            .filter(|base| there.contains(&base.name))
-            .cloned()
-            .collect()
     }
 
     /// Makes a Zygote.
     ///
     /// # Errors
-    /// If it cannot be started, or cannot import.
+    /// If it cannot be started, cannot import, or the settings cannot be written; then it is not there.
     pub fn add_zygote(&self, spec: ZygoteSpec) -> Result<ZygoteView> {
         let view = self.sandboxes.add_zygote(spec.clone())?;
-        self.change_settings(|settings| {
-            settings.zygotes.retain(|other| *other != spec);
-            settings.zygotes.push(spec);
+        let kept = self.settings.change(|settings| {
+            if !settings.zygotes.contains(&spec) {
+                settings.zygotes.push(spec);
+            }
         });
+        kept.inspect_err(|_| undone(&view.id, &self.sandboxes.evict(&view.id)))?;
         Ok(view)
     }
 
@@ -115,16 +111,16 @@ impl Daemon {
     /// Ends a Zygote, and removes it from the settings.
     ///
     /// # Errors
-    /// If there is none of this id.
+    /// If there is none of this id, or the settings cannot be written; then it is there.
     pub fn evict(&self, id: &str) -> Result<()> {
         let all = self.sandboxes.zygotes();
-        self.sandboxes.evict(id)?;
         if let Some(ended) = all.into_iter().find(|zygote| zygote.id == id) {
             let is_it =
                 |spec: &ZygoteSpec| spec.base == ended.base && spec.packages == ended.packages;
-            self.change_settings(|settings| settings.zygotes.retain(|spec| !is_it(spec)));
+            self.settings
+                .change(|settings| settings.zygotes.retain(|spec| !is_it(spec)))?;
         }
-        Ok(())
+        self.sandboxes.evict(id)
     }
 
     /// Makes a sandbox, and waits for its end if that is wanted.
@@ -222,17 +218,6 @@ impl Daemon {
             live: u64::try_from(live.count()).unwrap_or(0),
         }
     }
-
-    /// Changes the settings that are restored at the next start. A failure to write them changes nothing now.
-    pub(crate) fn change_settings(&self, change: impl FnOnce(&mut Settings)) {
-        let mut settings = self.settings.lock();
-        change(&mut settings);
-        // Under the lock, so that an older state does not replace a newer one; the file is small, and
-        // in memory where /run is.
-        if let Err(error) = write_settings(&self.settings_path, &settings) {
-            log::warn!("bases and Zygotes are forgotten at the next start: {error:#}");
-        }
-    }
 }
 
 fn output([out, err]: [Written; 2]) -> Output {
@@ -252,29 +237,9 @@ fn kept(name: &str, made: &Result<()>) -> bool {
     made.is_ok()
 }
 
-fn read_settings(path: &Path) -> anyhow::Result<Settings> {
-    match fs::read(path) {
-        Ok(text) => serde_json::from_slice(&text).with_context(|| {
-            format!(
-                "reading {}: remove it to start without bases",
-                path.display()
-            )
-        }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Settings::default()),
-        Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+/// Says of something that was made and could not be taken away again that it stays.
+pub(crate) fn undone<E: std::fmt::Display>(name: &str, undone: &std::result::Result<(), E>) {
+    if let Err(error) = undone {
+        log::error!("{name} is in use until the daemon ends: {error}");
     }
-}
-
-/// Replaces the settings: after a power cut they are the ones before, or these, and not a part of them.
-fn write_settings(path: &Path, settings: &Settings) -> anyhow::Result<()> {
-    let aside = path.with_extension("new");
-    let mut file =
-        fs::File::create(&aside).with_context(|| format!("making {}", aside.display()))?;
-    file.write_all(&serde_json::to_vec_pretty(settings)?)
-        .and_then(|()| file.sync_all())
-        .with_context(|| format!("writing {}", aside.display()))?;
-    fs::rename(&aside, path).with_context(|| format!("replacing {}", path.display()))?;
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let dir = fs::File::open(dir).with_context(|| format!("opening {}", dir.display()))?;
-    dir.sync_all().context("writing the name of the settings")
 }

@@ -1,31 +1,44 @@
 //! What the daemon does about handlers.
 
-use sandbox_handlers::{HandlerSpec, HandlerView, Result};
+use sandbox_handlers::{CallError, HandlerSpec, HandlerView, Result};
 
 use crate::Daemon;
+use crate::daemon::undone;
 
 impl Daemon {
     /// Adds a handler, now and for the next start.
     ///
     /// # Errors
-    /// If it makes no sense, or there is another one of its name.
+    /// If it makes no sense, there is another one of its name, or the settings cannot be written; then it is not there.
     pub fn add_handler(&self, spec: HandlerSpec) -> Result<()> {
         self.handlers.add(spec.clone())?;
-        self.change_settings(|settings| {
-            settings.handlers.retain(|other| other.name != spec.name);
-            settings.handlers.push(spec);
+        let name = spec.name.clone();
+        let kept = self.settings.change(|settings| {
+            if !settings.handlers.contains(&spec) {
+                settings.handlers.retain(|other| other.name != spec.name);
+                settings.handlers.push(spec);
+            }
         });
-        Ok(())
+        kept.map_err(|source| {
+            undone(&name, &self.handlers.remove(&name));
+            CallError::Settings { name, source }
+        })
     }
 
     /// Removes a handler.
     ///
     /// # Errors
-    /// If there is none of this name.
+    /// If there is none of this name, or the settings cannot be written; then it is there.
     pub fn remove_handler(&self, name: &str) -> Result<()> {
-        self.handlers.remove(name)?;
-        self.change_settings(|settings| settings.handlers.retain(|other| other.name != name));
-        Ok(())
+        // First: one that is still in the settings would be back at the next start.
+        let removed = self
+            .settings
+            .change(|settings| settings.handlers.retain(|other| other.name != name));
+        removed.map_err(|source| CallError::Settings {
+            name: name.to_owned(),
+            source,
+        })?;
+        self.handlers.remove(name)
     }
 
     /// Returns the handlers.

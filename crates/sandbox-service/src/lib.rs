@@ -30,5 +30,6 @@ mod handlers;
 mod metrics;
 mod packages;
 mod readers;
+mod settings_file;
 
 pub use daemon::Daemon;

@@ -3,7 +3,7 @@
 //!
 //! A thread makes a mount namespace for itself, builds the root there and makes it the root of the
 //! namespace, so that the machine's own root is not in it. A sandbox is a process that the thread
-//! starts with a copy of this namespace. That makes three things cheap or unnecessary: the copy has
+//! starts with a copy of this namespace, or in one that was made in advance. That makes three things cheap or unnecessary: the copy has
 //! some ten mounts, whatever the machine has; no sandbox changes its root; and nothing has to be
 //! unmounted, since a sandbox's mounts end with its last process, even if the daemon has died before
 //! that.

@@ -17,7 +17,9 @@ use crate::confinement::Confinement;
 use crate::error::{Result, at};
 use crate::network::Lease;
 use crate::request::Request;
+use crate::rooms::Room;
 use crate::starters::Starters;
+use crate::tmp;
 
 /// The mount attributes of data: no privileges for programs, no devices.
 const DATA_ONLY: Forbids = Forbids::PRIVILEGES.and(Forbids::DEVICES);
@@ -78,7 +80,8 @@ pub(crate) struct User(pub(crate) u32);
 #[derive(Debug)]
 pub(crate) struct Launch {
     strings: (Vec<CString>, Vec<CString>),
-    tmp_options: CString,
+    /// `None` where it is there already.
+    tmp_options: Option<CString>,
     dir: &'static CStr,
     user: User,
     limits: Limits,
@@ -86,6 +89,8 @@ pub(crate) struct Launch {
     /// How many control groups it joins.
     groups: usize,
     enters_network: bool,
+    /// Whether its namespaces of IPC and mounts are there.
+    has_room: bool,
     is_scoped: bool,
     places: Vec<&'static CStr>,
 }
@@ -94,6 +99,7 @@ pub(crate) struct Launch {
 pub(crate) struct Parts<'a> {
     pub(crate) group: &'a Group,
     pub(crate) network: Option<&'a Lease>,
+    pub(crate) room: Option<&'a Room>,
     pub(crate) mounts: &'a Mounts,
     pub(crate) stdio: &'a [OwnedFd; 3],
     pub(crate) user: User,
@@ -114,11 +120,16 @@ impl Launch {
         let mut descriptors: Vec<_> = parts.stdio.iter().map(OwnedFd::as_fd).collect();
         descriptors.extend(&groups);
         descriptors.extend(network);
+        let room = parts.room;
+        descriptors.extend(room.map(|room| room.ipc.as_fd()));
+        descriptors.extend(room.map(|room| room.mounts.as_fd()));
         descriptors.extend(scope);
         descriptors.extend(mounts);
         let plan = Self {
             strings: request.strings()?,
-            tmp_options: tmp_options(request.limits.tmp_bytes),
+            tmp_options: room
+                .is_none_or(|room| room.tmp_bytes != request.limits.tmp_bytes)
+                .then(|| tmp::options(request.limits.tmp_bytes)),
             dir: if request.code.is_some() {
                 c"/code"
             } else {
@@ -129,6 +140,7 @@ impl Launch {
             filter: Arc::clone(&confinement.filter),
             groups: groups.len(),
             enters_network: network.is_some(),
+            has_room: room.is_some(),
             is_scoped: scope.is_some(),
             places,
         };
@@ -137,9 +149,13 @@ impl Launch {
 }
 
 impl Plan for Launch {
-    /// The network's is entered, not made.
+    /// The network's is entered, not made, and those that are ready are.
     fn namespaces(&self) -> i32 {
-        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS
+        let own = libc::CLONE_NEWPID | libc::CLONE_NEWUTS;
+        match self.has_room {
+            true => own,
+            false => own | libc::CLONE_NEWNS | libc::CLONE_NEWIPC,
+        }
     }
 
     fn steps<'a>(&'a self, descriptors: &'a [BorrowedFd<'a>]) -> Option<NamedSteps<'a>> {
@@ -153,13 +169,22 @@ impl Plan for Launch {
             let enter = Step::Enter(rest.next()?, libc::CLONE_NEWNET);
             steps.push(("entering a network namespace", enter));
         }
+        if self.has_room {
+            let enter = Step::Enter(rest.next()?, libc::CLONE_NEWIPC);
+            steps.push(("entering a namespace of IPC", enter));
+            // The last one: what is mounted from here on is the sandbox's.
+            let enter = Step::Enter(rest.next()?, libc::CLONE_NEWNS);
+            steps.push(("entering a namespace of mounts", enter));
+        }
         let scope = match self.is_scoped {
             true => Some(rest.next()?),
             false => None,
         };
         steps.push(("naming the host", Step::HostName(c"sandbox")));
         steps.push(("mounting /proc", Step::Mount(proc_mount())));
-        steps.push(("mounting /tmp", Step::Mount(tmp_mount(&self.tmp_options))));
+        if let Some(options) = &self.tmp_options {
+            steps.push(("mounting /tmp", Step::Mount(tmp::mount(options))));
+        }
         for &place in &self.places {
             steps.push(("mounting a directory", Step::Attach(rest.next()?, place)));
         }
@@ -222,21 +247,4 @@ fn proc_mount() -> OwnMount<'static> {
         forbids: DATA_ONLY.and(Forbids::PROGRAMS),
         at: c"/proc",
     }
-}
-
-/// A `/tmp` of a bounded size, which is gone with the sandbox.
-fn tmp_mount(options: &CStr) -> OwnMount<'_> {
-    OwnMount {
-        fs_type: c"tmpfs",
-        options,
-        forbids: DATA_ONLY,
-        at: c"/tmp",
-    }
-}
-
-fn tmp_options(bytes: u64) -> CString {
-    // One inode for each 4 KiB: names cost memory, too, which no size bounds.
-    let options = format!("mode=1777,size={bytes},nr_inodes=65536");
-    // There is no NUL in it.
-    CString::new(options).unwrap_or_default()
 }

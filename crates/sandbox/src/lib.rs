@@ -40,10 +40,12 @@ mod python;
 mod record;
 mod request;
 mod restore;
+mod rooms;
 mod sandbox;
 mod sandboxes;
 mod starters;
 mod stdio;
+mod tmp;
 mod watch;
 mod zygote;
 

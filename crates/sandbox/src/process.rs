@@ -133,10 +133,15 @@ pub(crate) fn end_child(pid: u32) {
     }
 }
 
+/// Kills a process, and returns whether it has ended in time. It is not reaped.
+pub(crate) fn killed(process: &PidFd) -> bool {
+    let _gone = process.signal(nix::sys::signal::Signal::SIGKILL);
+    matches!(process.ended_within(DEATH_PATIENCE), Ok(true))
+}
+
 /// Kills a child of ours, and reaps it.
 pub(crate) fn end(process: &PidFd) {
-    let _gone = process.signal(nix::sys::signal::Signal::SIGKILL);
-    if let Ok(true) = process.ended_within(DEATH_PATIENCE) {
+    if killed(process) {
         exit_status(process, 0);
     }
 }

@@ -476,6 +476,7 @@ impl Sandboxes {
             let parts = Parts {
                 group: &group,
                 network: None,
+                room: None,
                 mounts,
                 stdio,
                 user: self.user_of(group.slot),

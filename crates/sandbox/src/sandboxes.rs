@@ -1,6 +1,8 @@
 //! All sandboxes of a program: made, found again, and ended.
 
-use std::collections::{BTreeMap, VecDeque};
+mod known;
+
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -33,9 +35,7 @@ use crate::starters::Starters;
 use crate::stdio::{Streams, open_stdio};
 use crate::watch::Shared;
 use crate::zygote::Zygotes;
-
-/// Sandboxes that have ended and are still listed. The oldest is forgotten for the next one.
-const ENDED_MAX: usize = 256;
+use known::Known;
 
 /// Where and how sandboxes are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,12 +104,6 @@ pub(crate) struct Newborn {
     pub(crate) user: User,
     /// The Zygotes that it descends from.
     pub(crate) ancestry: Vec<String>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    by_id: BTreeMap<String, Arc<Sandbox>>,
-    order: VecDeque<String>,
 }
 
 impl Sandboxes {
@@ -257,9 +251,15 @@ impl Sandboxes {
                 return Err(error);
             }
         };
+        // Where the caller's directories are mounted ends with the last process, and not a moment later.
+        let room = match request.has_directories() {
+            true => None,
+            false => starters.room(),
+        };
         let parts = Parts {
             group: &group,
             network: network.as_ref(),
+            room: room.as_ref(),
             mounts,
             stdio,
             user,
@@ -269,7 +269,7 @@ impl Sandboxes {
             group,
             network,
             next: Next::Anybody,
-            mounts: None,
+            mounts: room.map(|room| room.mounts),
         };
         match started {
             Ok(started) => {
@@ -303,7 +303,7 @@ impl Sandboxes {
         let shared = &self.shared;
         let slot = controls.group.slot;
         // The caller's directories are mounted nowhere any more when it is told of the end.
-        if !request.has_directories() {
+        if !request.has_directories() && controls.mounts.is_none() {
             controls.mounts = process.namespace(Namespace::Mount).unwrap_or_default();
         }
         let (streams, pipes) = streams.unzip();
@@ -334,7 +334,8 @@ impl Sandboxes {
         let sandbox = Sandbox::new(record, process, controls, streams, Phase::Running);
         let sandbox = Arc::new(sandbox);
         if let Err(error) = self.know(&sandbox) {
-            sandbox.kill()?;
+            // Nobody would be told of its end.
+            shared.end_unwatched(&sandbox);
             return Err(error);
         }
         Ok(sandbox)
@@ -344,20 +345,16 @@ impl Sandboxes {
         User(self.config.first_uid + slot)
     }
 
+    /// Lists a sandbox and watches it. If it cannot be watched, it is not listed.
     fn know(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
-        {
-            let mut known = self.known.lock();
-            let id = sandbox.id().to_owned();
-            known.by_id.insert(id.clone(), Arc::clone(sandbox));
-            known.order.push_back(id);
-            known.forget_ended(ENDED_MAX);
-        }
-        self.shared.add(sandbox)
+        self.known.lock().add(sandbox);
+        let watched = self.shared.add(sandbox);
+        watched.inspect_err(|_| self.known.lock().forget(sandbox.id()))
     }
 
     /// Returns all sandboxes that run, and the last ones that have ended.
     pub fn list(&self) -> Vec<Arc<Sandbox>> {
-        self.known.lock().by_id.values().cloned().collect()
+        self.known.lock().all()
     }
 
     /// Returns a sandbox by its id.
@@ -365,8 +362,7 @@ impl Sandboxes {
     /// # Errors
     /// If there is none, or it ended long ago.
     pub fn get(&self, id: &str) -> Result<Arc<Sandbox>> {
-        let known = self.known.lock();
-        let sandbox = known.by_id.get(id).cloned();
+        let sandbox = self.known.lock().get(id);
         sandbox.ok_or_else(|| unknown("sandbox", id))
     }
 
@@ -430,31 +426,6 @@ impl Sandboxes {
     }
 }
 
-impl Known {
-    /// Forgets the oldest of those that have ended, but for `keep`.
-    fn forget_ended(&mut self, keep: usize) {
-        // Not at each start: the list is walked only when it has twice as many as are kept.
-        let by_id = &mut self.by_id;
-        if self.order.len() <= keep * 2 || !self.order.len().is_multiple_of(keep) {
-            return;
-        }
-        let is_over = |id: &String| {
-            let sandbox = by_id.get(id);
-            sandbox.is_none_or(|sandbox| matches!(sandbox.phase(), Phase::Ended(_)))
-        };
-        let over: Vec<String> = self
-            .order
-            .iter()
-            .filter(|id| is_over(id))
-            .cloned()
-            .collect();
-        for id in &over[..over.len().saturating_sub(keep)] {
-            by_id.remove(id);
-        }
-        self.order.retain(|id| by_id.contains_key(id));
-    }
-}
-
 impl Drop for Sandboxes {
     fn drop(&mut self) {
         self.shared.close();
@@ -490,3 +461,6 @@ fn unknown(kind: &'static str, name: &str) -> SandboxError {
     let name = name.to_owned();
     SandboxError::Unknown { kind, name }
 }
+
+#[cfg(all(test, feature = "privileged"))]
+mod tests;

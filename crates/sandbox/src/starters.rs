@@ -19,8 +19,10 @@ use parking_lot::Mutex;
 use rawio::{fd, passing};
 
 use crate::base::{self, BaseSpec};
+use crate::cgroup::Limits;
 use crate::confinement::confine_starter;
 use crate::error::{Result, SandboxError, step};
+use crate::rooms::{Room, Rooms};
 
 /// How long a thread may take to be done once the process that it starts was killed: one that waits for a disk cannot die
 /// before the disk answers.
@@ -71,6 +73,8 @@ pub(crate) struct Starters {
     threads: Vec<JoinHandle<()>>,
     /// Whose other ends the threads have.
     running: Mutex<Receiver<()>>,
+    /// `None` until the base is mounted.
+    rooms: Option<Rooms>,
 }
 
 impl Starters {
@@ -94,6 +98,7 @@ impl Starters {
             next: AtomicU64::new(0),
             threads: Vec::new(),
             running: Mutex::new(running),
+            rooms: None,
         };
         // Dropped before the threads are waited for.
         let runs = sender;
@@ -107,7 +112,18 @@ impl Starters {
                 .map_err(step("copying a descriptor"))?;
             starters.add(&theirs, &runs, move || base::join(&namespace))?;
         }
+        starters.rooms = Some(Rooms::start(namespace, Limits::default().tmp_bytes)?);
         Ok(starters)
+    }
+
+    /// Takes namespaces that are ready for one sandbox, if there are any.
+    pub(crate) fn room(&self) -> Option<Room> {
+        self.rooms.as_ref().and_then(Rooms::take)
+    }
+
+    #[cfg(all(test, feature = "privileged"))]
+    pub(crate) fn rooms(&self) -> &Rooms {
+        self.rooms.as_ref().unwrap()
     }
 
     /// Starts a thread that enters a namespace and then does what is asked of it.

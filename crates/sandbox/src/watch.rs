@@ -15,7 +15,7 @@ use crate::cgroup::Pool;
 use crate::error::{Result, step};
 use crate::later::Later;
 use crate::network::Networks;
-use crate::process::exit_status;
+use crate::process::{self, exit_status};
 use crate::record::Records;
 use crate::sandbox::{Cause, Next, Sandbox};
 use crate::zygote::Zygotes;
@@ -47,7 +47,8 @@ pub(crate) struct Shared {
     /// Ends namespaces of mounts. Whoever drops the last reference to one takes its mounts apart, and waits until no
     /// processor looks at them any more. That would be the last process of a sandbox, before its end can be seen.
     closer: Later,
-    epoll: Epoll,
+    /// What the thread waits for.
+    pub(crate) epoll: Epoll,
     wake: EventFd,
     closing: AtomicBool,
     watched: Mutex<HashMap<u64, Arc<Sandbox>>>,
@@ -104,7 +105,7 @@ impl Shared {
         let _full = self.wake.write(1);
     }
 
-    /// Watches a sandbox from now on, to its end.
+    /// Watches a sandbox from now on, to its end. One that cannot be watched is the caller's to end.
     pub(crate) fn add(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
         let key = self.next_key.fetch_add(1, Relaxed);
         self.watched.lock().insert(key, Arc::clone(sandbox));
@@ -125,9 +126,20 @@ impl Shared {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, key * KINDS + END);
         let added = added.and_then(|()| self.epoll.add(sandbox.process.as_fd(), event));
         if added.is_err() {
+            if let Some(deadline) = sandbox.deadline {
+                self.deadlines.lock().remove(&(deadline, key));
+            }
             self.watched.lock().remove(&key);
         }
         added.map_err(step("watching a sandbox"))
+    }
+
+    /// Ends a sandbox that could not be watched, and gives back all that it had.
+    pub(crate) fn end_unwatched(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
+        if !process::killed(&sandbox.process) {
+            log::error!("the sandbox {} was killed and has not ended", sandbox.id());
+        }
+        self.bury(None, sandbox);
     }
 
     /// Returns the numbers of the processes whose ends are waited for.
@@ -192,7 +204,7 @@ impl Shared {
             return;
         };
         if kind == END {
-            self.bury(key, &sandbox);
+            self.bury(Some(key), &sandbox);
             return;
         }
         sandbox.with_streams(|streams| {
@@ -204,9 +216,9 @@ impl Shared {
         });
     }
 
-    /// Gives back all that a sandbox had, now that its first process has ended.
-    fn bury(self: &Arc<Self>, key: u64, sandbox: &Arc<Sandbox>) {
-        if let Some(deadline) = sandbox.deadline {
+    /// Gives back all that a sandbox had, now that its first process has ended. One that was never watched has no key.
+    fn bury(self: &Arc<Self>, key: Option<u64>, sandbox: &Arc<Sandbox>) {
+        if let (Some(deadline), Some(key)) = (sandbox.deadline, key) {
             self.deadlines.lock().remove(&(deadline, key));
         }
         let _unwatched = self.epoll.delete(sandbox.process.as_fd());
@@ -234,7 +246,9 @@ impl Shared {
         }
         let status = status.unwrap_or_else(|| exit_status(&sandbox.process, sandbox.pid()));
         // Nobody else reaps those that are watched.
-        self.watched.lock().remove(&key);
+        if let Some(key) = key {
+            self.watched.lock().remove(&key);
+        }
         self.ended.fetch_add(1, Relaxed);
         let exit = sandbox.ended_as(status, killed_for_memory);
         if let Some(mounts) = mounts {
