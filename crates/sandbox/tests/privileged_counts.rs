@@ -72,9 +72,8 @@ fn a_sandbox_takes_few_calls_and_few_faults() {
         all <= 120,
         "{all} calls, by number, of {COUNTED}: {counts:?}"
     );
-    // Its namespaces of mounts and IPC were made in advance: they are entered, as that of its network is. Where the machine is
-    // busy, not all are.
+    // One for its network; the others were made in advance. Where the machine is busy, not all sandboxes find some ready.
     let number = u32::try_from(nix::libc::SYS_setns).unwrap();
     let entered = counts.get(&number).copied().unwrap_or(0);
-    assert!(entered >= COUNTED * 2, "{entered} of {COUNTED}");
+    assert!(entered > COUNTED, "{entered} of {COUNTED}");
 }
