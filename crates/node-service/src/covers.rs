@@ -47,7 +47,8 @@ impl Owner {
     /// The files of devices are mounted below it, so that not all of it is refused.
     fn check_run_dir(&self, place: &Path) -> Result<(), NodeError> {
         for part in IN_RUN_DIR {
-            covers_none(place, &[("run directory", &self.run_dir.path().join(part))])?;
+            let part = self.run_dir.path().join(part);
+            covers_none(place, &[("run directory", part.as_path())])?;
         }
         Ok(())
     }

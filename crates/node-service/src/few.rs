@@ -51,14 +51,14 @@ fn at_pace<T: Send>(
     std::thread::scope(|scope| {
         for (turn, item) in items.into_iter().enumerate() {
             let mut now = begun.lock();
-            while let Some(until) = room_at(pace, &now) {
-                let _timed_out = match until {
-                    Some(slow) => ended.wait_until(&mut now, slow).timed_out(),
-                    None => {
-                        ended.wait(&mut now);
-                        false
+            loop {
+                match room(pace, &now) {
+                    Room::Now => break,
+                    Room::At(slow) => {
+                        let _timed_out = ended.wait_until(&mut now, slow);
                     }
-                };
+                    Room::WhenOneEnds => ended.wait(&mut now),
+                }
             }
             now.insert(turn, Instant::now());
             drop(now);
@@ -75,16 +75,25 @@ fn at_pace<T: Send>(
     });
 }
 
-/// Returns whether the next item has to wait: until the time at which another one is slow, if that makes room.
-fn room_at(pace: Pace, begun: &BTreeMap<usize, Instant>) -> Option<Option<Instant>> {
+/// When the next item has its turn.
+enum Room {
+    Now,
+    /// When another one is slow, if none ends before.
+    At(Instant),
+    WhenOneEnds,
+}
+
+fn room(pace: Pace, begun: &BTreeMap<usize, Instant>) -> Room {
     if begun.len() >= pace.most {
-        return Some(None);
+        return Room::WhenOneEnds;
     }
-    let quick = begun.values().filter(|began| began.elapsed() < pace.slow);
-    if quick.clone().count() < pace.count {
-        return None;
+    let late = begun.values().map(|began| *began + pace.slow);
+    let now = Instant::now();
+    let quick: Vec<Instant> = late.filter(|late| *late > now).collect();
+    match quick.iter().min() {
+        Some(first) if quick.len() >= pace.count => Room::At(*first),
+        _ => Room::Now,
     }
-    Some(quick.min().map(|first| *first + pace.slow))
 }
 
 #[cfg(test)]
