@@ -310,7 +310,7 @@ async fn a_blob_that_cannot_be_read_is_no_damaged_one() {
     let path = cache.whole_path(&unread.0);
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    let verified = cache.verify(&mut |_| ControlFlow::Continue(()));
+    let verified = cache.verify(&mut |_| std::ops::ControlFlow::Continue(()));
     assert_eq!(verified.blobs, 2);
     assert_eq!(verified.damaged, [rotten.0.digest.clone()]);
     assert_eq!(verified.unread, [unread.0.digest.clone()]);

@@ -193,6 +193,7 @@ mod tests {
         ] {
             let needs = ImageNeeds {
                 layers,
+                reads: None,
                 cache: Some(cache.clone()),
                 store: None,
                 rings,
