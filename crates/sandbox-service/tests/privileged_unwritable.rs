@@ -1,7 +1,6 @@
 //! Settings that cannot be written: what was asked for is refused, and nothing has changed.
 
 #![cfg(feature = "privileged")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 

@@ -44,6 +44,12 @@ struct State {
     is_closing: bool,
 }
 
+impl State {
+    const fn needs_more(&self) -> bool {
+        self.is_wanted && self.ready.len() <= READY_MIN
+    }
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
@@ -134,7 +140,7 @@ impl Shared {
     /// Waits until few are ready and one was asked for; `false` at the end.
     fn wait_for_few(&self) -> bool {
         let mut state = self.state.lock();
-        while !state.is_closing && !(state.is_wanted && state.ready.len() <= READY_MIN) {
+        while !state.is_closing && !state.needs_more() {
             self.changed.wait(&mut state);
         }
         !state.is_closing

@@ -122,8 +122,8 @@ impl Starters {
     }
 
     #[cfg(all(test, feature = "privileged"))]
-    pub(crate) fn rooms(&self) -> &Rooms {
-        self.rooms.as_ref().unwrap()
+    pub(crate) const fn rooms(&self) -> Option<&Rooms> {
+        self.rooms.as_ref()
     }
 
     /// Starts a thread that enters a namespace and then does what is asked of it.

@@ -1,3 +1,5 @@
+use std::slice;
+
 use super::lead::Verdict;
 use super::*;
 use hyper::body::Bytes;
@@ -312,8 +314,8 @@ async fn a_blob_that_cannot_be_read_is_no_damaged_one() {
     fs::create_dir(&path).unwrap();
     let verified = cache.verify(&mut |_| std::ops::ControlFlow::Continue(()));
     assert_eq!(verified.blobs, 2);
-    assert_eq!(verified.damaged, [rotten.0.digest.clone()]);
-    assert_eq!(verified.unread, [unread.0.digest.clone()]);
+    assert_eq!(verified.damaged, slice::from_ref(&rotten.0.digest));
+    assert_eq!(verified.unread, slice::from_ref(&unread.0.digest));
     assert!(is_whole(&cache, &good.0) && is_whole(&cache, &unread.0));
     assert!(!is_whole(&cache, &rotten.0));
 }

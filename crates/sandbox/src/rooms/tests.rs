@@ -1,5 +1,7 @@
 //! Each is for one sandbox.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -90,7 +92,7 @@ fn privileged_a_few_are_ready_and_no_more() {
     let aside = tempfile::tempdir().unwrap();
     let starters = rooms(aside.path());
     let _one = taken(&starters);
-    let shared = Arc::clone(&starters.rooms().shared);
+    let shared = Arc::clone(&starters.rooms().unwrap().shared);
     let deadline = Instant::now() + Duration::from_secs(60);
     while shared.state.lock().ready.len() < READY_MAX {
         assert!(Instant::now() < deadline, "they are not filled up");
