@@ -66,16 +66,3 @@ fn what_is_taken_back_is_what_was_written_down() {
     let nothing = "setup --runtime-class";
     refused(dir.path(), 2, YOLOFS, nothing, "required");
 }
-
-#[test]
-fn what_is_not_unpacked_is_told_of_no_place_for_it() {
-    let dir = tempfile::tempdir().unwrap();
-    for verb in ["record", "bench"] {
-        let tree = format!("{verb} . --scratch /tmp -- true");
-        refused(dir.path(), 1, BOOTIMG, &tree, "--scratch is for oci:");
-        let image = format!("{verb} containerd://default/app --scratch /tmp");
-        refused(dir.path(), 1, BOOTIMG, &image, "--scratch is for oci:");
-    }
-    let machine = "record vm:disk.raw --scratch /tmp";
-    refused(dir.path(), 1, BOOTIMG, machine, "--scratch is for oci:");
-}

@@ -119,13 +119,13 @@ impl BenchArgs {
                     "--boot, --no-chroot and --qemu-args are for directories and disk images"
                 );
                 let request = ImageRequest {
-                    scratch: self.engines.scratch(&name)?,
                     name,
                     until: self.until.clone(),
                     runs: self.run_settings(),
                     run_options: self.start.run_args.clone(),
                     earlier: Earlier::United,
                     engines: self.engines.engines(),
+                    scratch: self.engines.scratch.clone(),
                 };
                 bench_image(&request, settings, store, interrupt, &tell)
             }
@@ -150,7 +150,6 @@ impl BenchArgs {
             "--run-args are for container images, and --qemu-args for vm:IMAGE: {} is neither",
             source.display()
         );
-        self.engines.refuse_scratch(source.display())?;
         if let Some(until @ (Until::Healthy(_) | Until::Machine(_))) = &self.until {
             bail!("{} is a path, which has no {until}", source.display());
         }
@@ -173,7 +172,6 @@ impl BenchArgs {
             self.command.is_empty() && self.start.run_args.is_empty() && !self.start.no_chroot,
             "a machine boots by itself: give options for it with --qemu-args"
         );
-        self.engines.refuse_scratch(source.display())?;
         let until = self.until.clone();
         let until = until.filter(|until| !matches!(until, Until::Healthy(_)));
         let request = TreeRequest {

@@ -156,7 +156,6 @@ impl RecordArgs {
             "--run-args and --fresh are for container images, and {} is none",
             self.source.display()
         );
-        self.engines.refuse_scratch(self.source.display())?;
         let until = match &self.until {
             Some(until @ (Until::Healthy(_) | Until::Machine(_))) => bail!(
                 "{} is a path, which has no {until}: container images have health checks, and vm:IMAGE is booted",
@@ -192,7 +191,6 @@ impl RecordArgs {
                 && !self.start.no_chroot,
             "a machine boots by itself: give options for it with --qemu-args"
         );
-        self.engines.refuse_scratch(self.source.display())?;
         let machine = Machine::new(&self.start.qemu_args)?;
         let source = match machine::convert(&image, interrupt)? {
             Some(made) => {
@@ -239,7 +237,6 @@ impl RecordArgs {
             "docker:healthy needs Docker, which does not run {name}: use --until healthy"
         );
         Ok(ImageRequest {
-            scratch: self.engines.scratch(&name)?,
             name,
             until: self.until.clone(),
             runs: self.run_settings(),
@@ -250,6 +247,7 @@ impl RecordArgs {
                 Earlier::United
             },
             engines: self.engines.engines(),
+            scratch: self.engines.scratch.clone(),
         })
     }
 
