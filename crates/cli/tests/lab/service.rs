@@ -199,6 +199,8 @@ impl<'a> Service<'a> {
 
     /// Kills all of it, as a machine that loses its power does.
     pub(crate) fn kill_all(&mut self) {
+        // A program that is just being executed has no command line for a moment, and is seen by the next look.
+        let mut looks_without = 0;
         until("all processes to end", || {
             let mine = self.processes();
             for pid in &mine {
@@ -208,7 +210,12 @@ impl<'a> Service<'a> {
             if let Some(child) = &mut self.child {
                 let _ended = child.try_wait();
             }
-            mine.is_empty()
+            looks_without = if mine.is_empty() {
+                looks_without + 1
+            } else {
+                0
+            };
+            looks_without == 3
         });
         self.child = None;
     }
