@@ -8,6 +8,7 @@ mod broken;
 mod lab;
 
 use std::fs::{self, Permissions};
+use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use blockimages::{Trace, TraceDialect, TraceRead};
 use blocks::Digest;
 use broken::{Came, DENIED, Deed, KILLED, UNKNOWN, one_does, status};
 use lab::{Lab, ok, until};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 /// What only root may read, and no command needs.
 const SECRET: &str = "/etc/shadow";
@@ -73,13 +75,27 @@ impl Silent {
 /// A command of a lab that is to be attacked.
 fn block(lab: &Lab, name: &str) -> Command {
     let mut command = lab.yolofs();
-    command.args(["block", name]);
+    command.args(["block", name]).stdout(Stdio::null());
     command
 }
 
 fn start(command: &mut Command) -> Child {
-    let nothing = command.stdin(Stdio::null()).stdout(Stdio::null());
-    nothing.stderr(Stdio::null()).spawn().unwrap()
+    let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
+    quiet.spawn().unwrap()
+}
+
+/// A pipe that takes no byte more: who prints there waits.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = io::pipe().unwrap();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let full = loop {
+        if let Err(error) = writer.write(&[0; 4096]) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    (reader, writer)
 }
 
 /// Waits until a process has all filters: those of intrusion, sockets, modes and mounts.
@@ -193,13 +209,13 @@ fn privileged_block_who_reads_layers_of_a_registry_does_nothing_else() {
 #[test]
 fn privileged_block_who_shows_an_image_does_nothing_else() {
     let lab = Lab::new();
-    let image = lab.make_dir("image");
-    nix::unistd::mkfifo(&image.join("layer"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let config = serde_json::json!({"lowers": [{"file": "layer"}]});
-    fs::write(image.join("config.v1.json"), config.to_string()).unwrap();
+    let image = lab.path("image");
+    let create = ["--size", "1M", "--kind", "append"];
+    ok(block(&lab, "create").arg(&image).args(create));
+    let (_reader, printed) = full_pipe();
     attack(&lab, KEEPS, None, &mut || {
         let mut command = block(&lab, "status");
-        command.arg(&image);
+        command.arg(&image).stdout(printed.try_clone().unwrap());
         command
     });
 }
@@ -228,6 +244,7 @@ fn privileged_block_who_mounts_an_image_does_nothing_else() {
         // What a daemon leaves that was killed.
         let _none = Command::new("umount").arg("-l").arg(&at).output().unwrap();
         let mut command = lab.yolofs();
+        command.stdout(Stdio::null());
         command.args(["mount", "--foreground", "--worker-user", NOBODY]);
         command.arg(format!("overlaybd:{}", disk.display()));
         command.arg(&at);
@@ -235,6 +252,7 @@ fn privileged_block_who_mounts_an_image_does_nothing_else() {
     });
     let _none = Command::new("umount").arg("-l").arg(&at).output().unwrap();
     let mut mount = lab.yolofs();
+    mount.stdout(Stdio::null());
     mount.args(["mount", "--foreground", "--worker-user", NOBODY]);
     mount.arg(format!("overlaybd:{}", disk.display())).arg(&at);
     let mut daemon = start(&mut mount);

@@ -316,6 +316,6 @@ async fn a_blob_that_cannot_be_read_is_no_damaged_one() {
     assert_eq!(verified.blobs, 2);
     assert_eq!(verified.damaged, slice::from_ref(&rotten.0.digest));
     assert_eq!(verified.unread, slice::from_ref(&unread.0.digest));
-    assert!(is_whole(&cache, &good.0) && is_whole(&cache, &unread.0));
-    assert!(!is_whole(&cache, &rotten.0));
+    assert!(cache.is_here(&good.0) && cache.is_here(&unread.0));
+    assert!(!cache.is_here(&rotten.0));
 }
