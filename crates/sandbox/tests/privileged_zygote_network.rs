@@ -152,8 +152,14 @@ def netlink(kind, flags, body):
         code = struct.unpack_from('=i', own.recv(4096), 16)[0]
         if code: raise OSError(-code, os.strerror(-code))
 def metadata():
-    netlink(25, 5, struct.pack('=BBBBBBBBI', 2, 16, 0, 0, 254, 0, 255, 0, 0)
-        + struct.pack('=HH4s', 8, 1, socket.inet_aton('169.254.0.0')))
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            netlink(25, 5, struct.pack('=BBBBBBBBI', 2, 16, 0, 0, 254, 0, 255, 0, 0)
+                + struct.pack('=HH4s', 8, 1, socket.inet_aton('169.254.0.0')))
+            break
+        except ProcessLookupError: # the route comes after the address
+            if time.monotonic() > deadline: raise
     send(('169.254.169.254', 80), b'metadata')
 def raw(neighbour, gateway):
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as own:
