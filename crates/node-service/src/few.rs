@@ -98,6 +98,8 @@ fn room(pace: Pace, begun: &BTreeMap<usize, Instant>) -> Room {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
 
     #[test]
@@ -119,18 +121,20 @@ mod tests {
             most: 5,
         };
         let (done, free) = (Mutex::new(0), Condvar::new());
+        // A panic would be caught.
+        let in_vain = AtomicUsize::new(0);
         // Four that hang until all others are done.
         at_pace(pace, (0..20).collect(), i32::to_string, |item| {
             let mut done = done.lock();
             if item >= 4 {
                 *done += 1;
                 free.notify_all();
+                return;
             }
-            while item < 4 && *done < 16 {
-                let late = free.wait_for(&mut done, Duration::from_secs(30));
-                assert!(!late.timed_out(), "the others wait for what hangs");
-            }
+            let waits = free.wait_while_for(&mut done, |done| *done < 16, Duration::from_secs(30));
+            in_vain.fetch_add(usize::from(waits.timed_out()), Relaxed);
         });
+        assert_eq!(in_vain.into_inner(), 0, "the others waited for what hangs");
         assert_eq!(done.into_inner(), 16);
     }
 
