@@ -15,8 +15,8 @@ use lab::{Lab, json, ok};
 
 /// What the guest says when it has read its part of the disk.
 const READY: &str = "LIGHT-READY";
-/// Machines at once, as in the paper.
-const MACHINES: usize = 16;
+/// Machines at once. The paper has 16, and so has `bench-yolo`; each costs seconds of a processor here.
+const MACHINES: usize = 6;
 /// Injected pages are kept, and nothing is read around others: what comes from the disk is what was asked for.
 const PREWARMED: &[&str] = &[
     "--mode",
@@ -109,7 +109,7 @@ fn assert_as_one(one: DiskReads, many: DiskReads) {
 }
 
 #[test]
-fn privileged_sixteen_machines_read_the_disk_once() {
+fn privileged_many_machines_read_the_disk_once() {
     let mut lab = CountedLab::new();
     let image = LightImage::unpack(&lab.lab.path("light"));
     let clone = |lab: &CountedLab, dir: &str, name: &str| {

@@ -1,8 +1,10 @@
-//! Runs the programs: those that need root one after the other, and beside them those that only compute.
+//! Runs the programs in three lanes, which run beside each other. The programs of a lane run one after the other:
 //!
-//! A test that needs root mounts, starts engines and counts pages of the page cache, which another of its kind
-//! would disturb; and it mostly waits. The others use what it leaves of the processors, at a lower priority. Tests whose
-//! whole work is in a virtual machine (`guest_`) disturb nobody, and are among the others.
+//! - those that need root, of the packages in [`MOUNTS`]. They mount, start engines and count pages of the page cache and
+//!   requests of mounts, which another of their kind would disturb; and they mostly wait;
+//! - those that need root, of other packages. What they mount and start is in namespaces of their own, or counted by nobody;
+//! - those that only compute, and those whose whole work is in a virtual machine (`guest_`). They use what the first two
+//!   leave of the processors, at a lower priority.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,6 +16,9 @@ use anyhow::{Context as _, anyhow};
 
 use super::program::Program;
 use super::run::{Limits, Ran, run};
+
+/// Packages whose tests count what mounts and the page cache do.
+const MOUNTS: [&str; 2] = ["cli", "yolofs"];
 
 /// What became of the programs, by their position in the list; those that are missing were not run.
 pub(super) type Results = BTreeMap<usize, Ran>;
@@ -31,15 +36,18 @@ pub(super) fn run_each(
         logs,
         shown: Mutex::new(shown),
     };
-    let numbered = || programs.iter().enumerate();
-    let alone: Vec<_> = numbered().filter(|(_, one)| one.needs_root()).collect();
-    let beside: Vec<_> = numbered().filter(|(_, one)| !one.needs_root()).collect();
+    let numbered = programs.iter().enumerate();
+    let (privileged, computing): (Vec<_>, Vec<_>) = numbered.partition(|(_, one)| one.needs_root());
+    let (mounts, others): (Vec<_>, Vec<_>) = privileged
+        .into_iter()
+        .partition(|(_, one)| MOUNTS.contains(&one.package()));
     thread::scope(|scope| {
-        let beside = scope.spawn(|| stage.run_quietly(&beside));
-        let alone = stage.run_live(&alone);
-        let beside = beside.join().map_err(|_| anyhow!("a lane panicked"))?;
-        let mut results = alone?;
-        results.append(&mut beside?);
+        let others = scope.spawn(|| stage.run_quietly(&others, Program::clone));
+        let computing = scope.spawn(|| stage.run_quietly(&computing, Program::at_lower_priority));
+        let mut results = stage.run_live(&mounts)?;
+        for lane in [others, computing] {
+            results.append(&mut lane.join().map_err(|_| anyhow!("a lane panicked"))??);
+        }
         Ok(results)
     })
 }
@@ -63,16 +71,14 @@ impl Stage<'_> {
     }
 
     /// Shows the output of each program in one piece, when it ends.
-    fn run_quietly(&self, programs: &[(usize, &Program)]) -> anyhow::Result<Results> {
+    fn run_quietly(
+        &self,
+        programs: &[(usize, &Program)],
+        prepared: impl Fn(&Program) -> Program,
+    ) -> anyhow::Result<Results> {
         self.run(programs, |program, number| {
             let mut output = self.title(program, number).into_bytes();
-            let ran = run(
-                &program.at_lower_priority(),
-                &[],
-                self.limits,
-                self.logs,
-                &mut output,
-            );
+            let ran = run(&prepared(program), &[], self.limits, self.logs, &mut output);
             Shared(&self.shown).write_all(&output)?;
             ran
         })

@@ -19,6 +19,11 @@ pub(crate) struct Program {
 const NICENESS: &str = "5";
 
 impl Program {
+    pub(crate) fn package(&self) -> &str {
+        let (package, _) = self.name.split_once(' ').unwrap_or((&self.name, ""));
+        package
+    }
+
     /// Whether its tests mount, and count what others of their kind would change.
     pub(crate) fn needs_root(&self) -> bool {
         self.name.contains(" privileged_")
@@ -54,6 +59,7 @@ mod tests {
             environment: vec![("CARGO_MANIFEST_DIR", "/w".into())],
         };
         assert!(program.needs_root());
+        assert_eq!(program.package(), "cli");
         let lower = program.at_lower_priority();
         assert_eq!(lower.arguments, ["-n", "5", "--", "/w/nic-1", "--exact"]);
         assert_eq!(

@@ -50,18 +50,25 @@ impl Rig {
 }
 
 #[test]
-fn what_only_computes_runs_beside_what_needs_root() {
+fn three_lanes_run_beside_each_other() {
     let rig = Rig::new();
-    let meet = |own: &str, other: &str| {
-        format!("nice >{own}.nice; touch {own}; until [ -e {other} ]; do sleep 0.01; done")
+    let meet = |own: &str| {
+        format!(
+            "nice >{own}.nice; touch {own}; until [ -e a -a -e b -a -e c ]; do sleep 0.01; done"
+        )
     };
     let (results, shown) = rig.run(&[
-        rig.program("a test privileged_a", &meet("a", "b")),
-        rig.program("b lib b", &meet("b", "a")),
+        rig.program("cli test privileged_a", &meet("a")),
+        rig.program("cli lib cli", &meet("b")),
+        rig.program("sandbox test privileged_c", &meet("c")),
     ]);
-    assert!(results.values().all(Ran::succeeded) && results.len() == 2);
+    assert!(results.values().all(Ran::succeeded) && results.len() == 3);
     // Each lane's output is whole, in whatever order they end.
-    for title in ["1 of 2: a test privileged_a", "2 of 2: b lib b"] {
+    for title in [
+        "1 of 3: cli test privileged_a",
+        "2 of 3: cli lib cli",
+        "3 of 3: sandbox test privileged_c",
+    ] {
         assert!(shown.contains(&format!("==> {title}\n")), "{shown}");
     }
     let niceness = |name: &str| -> i32 {
@@ -69,14 +76,15 @@ fn what_only_computes_runs_beside_what_needs_root() {
         fs::read_to_string(file).unwrap().trim().parse().unwrap()
     };
     assert_eq!(niceness("b"), 19.min(niceness("a") + 5));
+    assert_eq!(niceness("c"), niceness("a"));
 }
 
 #[test]
-fn two_that_need_root_never_run_together() {
+fn two_that_count_what_mounts_do_never_run_together() {
     let rig = Rig::new();
     let alone = "mkdir alone && sleep 0.1 && rmdir alone";
-    let programs = ["a", "b", "c"].map(|name| {
-        let name = format!("{name} test privileged_{name}");
+    let programs = [("cli", "a"), ("yolofs", "b"), ("cli", "c")].map(|(package, name)| {
+        let name = format!("{package} test privileged_{name}");
         rig.program(&name, alone)
     });
     let (results, _) = rig.run(&programs);
