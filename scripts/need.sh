@@ -10,18 +10,35 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 need_root() { [ "$(id -u)" = 0 ] || die "$1 needs root: it mounts. Run it as root, or with sudo -E."; }
 
-# need COMMAND=PACKAGE...: installs the Debian packages whose commands are missing.
+# need COMMAND=PACKAGE...: installs the Debian packages whose commands are missing. apt-get fails where another one runs, and
+# some of these scripts run beside each other: they take turns.
 need() {
+    local turn
+    [ -n "$(packages_of_missing "$@")" ] || return 0
+    command -v apt-get >/dev/null || die "missing, and there is no apt-get to install them: $(packages_of_missing "$@")"
+    need_root "Installing $(packages_of_missing "$@")"
+    mkdir -p "$REPO/.cache"
+    exec {turn}>"$REPO/.cache/apt.lock"
+    flock --timeout 900 "$turn" || die "another script has been installing packages for 15 minutes"
+    apt_install "$(packages_of_missing "$@")"
+    exec {turn}>&-
+}
+
+packages_of_missing() {
     local pair missing=()
     for pair; do command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}"); done
-    [ ${#missing[@]} = 0 ] && return
-    command -v apt-get >/dev/null || die "missing, and there is no apt-get to install them: ${missing[*]}"
-    need_root "Installing ${missing[*]}"
-    say "installing ${missing[*]}"
+    echo "${missing[*]}"
+}
+
+apt_install() { # PACKAGES, in one word
+    local packages
+    read -ra packages <<<"$1"
+    [ ${#packages[@]} -gt 0 ] || return 0 # whoever had the turn before has installed them
+    say "installing ${packages[*]}"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -q >/dev/null || die "apt-get update failed: is the network there?"
-    apt-get install -q -y --no-install-recommends "${missing[@]}" >/dev/null ||
-        die "apt-get could not install: ${missing[*]}"
+    apt-get install -q -y --no-install-recommends "${packages[@]}" >/dev/null ||
+        die "apt-get could not install: ${packages[*]}"
 }
 
 # Cargo, as new as rust-toolchain.toml asks; rustup fetches that version by itself.

@@ -15,18 +15,25 @@ need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs l
     qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils nbdinfo=libnbd-bin cpio=cpio \
     xz=xz-utils busybox=busybox-static strip=binutils \
     dockerd=docker.io containerd=containerd runc=runc crun=crun podman=podman skopeo=skopeo umoci=umoci docker-registry=docker-registry \
-    jq=jq chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin apparmor_parser=apparmor
-# Today's engines take some ten minutes on two cores, once; they are built beside what follows.
+    jq=jq pigz=pigz chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin apparmor_parser=apparmor
+# What the tests start is made beside what follows, once: images take some seven minutes, and today's engines twelve.
 mkdir -p .cache
-{ scripts/engines.sh && scripts/runc.sh; } >.cache/engines.log 2>&1 &
+beside() { # NAME COMMAND...: its output goes to .cache/NAME.log
+    "${@:2}" >".cache/$1.log" 2>&1 &
+}
+made() { # NAME PID
+    say "waiting for $1 (.cache/$1.log)"
+    wait "$2" || die "$1: they could not be made: $(tail -5 ".cache/$1.log")"
+}
+make_engines() { scripts/engines.sh && scripts/runc.sh; }
+make_images() {
+    scripts/images/root.sh && scripts/images/disk.sh && scripts/images/kernel.sh && scripts/images/light.sh &&
+        scripts/images/wheels.sh && scripts/images/set.sh nginx redis python && scripts/registries.sh
+}
+beside engines make_engines
 engines=$!
-scripts/images/root.sh
-scripts/images/disk.sh
-scripts/images/kernel.sh
-scripts/images/light.sh
-scripts/images/wheels.sh
-scripts/images/set.sh nginx redis python
-scripts/registries.sh
+beside images make_images
+images=$!
 
 export CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
 step cargo fmt --check
@@ -71,8 +78,9 @@ step cargo clippy --quiet --workspace --all-targets --all-features -- -D warning
 RUSTDOCFLAGS='-D warnings' step cargo doc --quiet --workspace --lib --no-deps
 step packaging/check.sh
 
-say "waiting for today's engines (.cache/engines.log)"
-wait "$engines" || die "today's engines could not be built: $(tail -5 .cache/engines.log)"
+step cargo xtask test --no-run
+made images "$images"
+made engines "$engines"
 # The tests come last: whoever reads the output finds at its end who failed, who is flaky, and the sum. All
 # crates at once, so that each is built once; unprivileged tests are those of `cargo test`, and among these.
 step cargo xtask test --json target/suite.json

@@ -38,6 +38,9 @@ pub(crate) struct Options {
     /// Only this integration test
     #[arg(long, value_name = "NAME")]
     test: Option<String>,
+    /// Build them and run none
+    #[arg(long, conflicts_with_all = ["runs", "json"])]
+    no_run: bool,
     /// How often to run them all, to look for flaky ones
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     runs: u32,
@@ -63,6 +66,9 @@ pub(crate) fn test(options: &Options) -> anyhow::Result<()> {
         package: options.package.clone(),
         test: options.test.clone(),
     })?;
+    if options.no_run {
+        return Ok(());
+    }
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))
             .context("catching signals")?;
