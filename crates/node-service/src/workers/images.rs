@@ -10,7 +10,7 @@ use node_api::image::ImageSpec;
 use node_api::spec::MountSpec;
 use node_records::company::Company;
 
-use super::{ENDING, Pool};
+use super::Pool;
 
 /// The variable with which the node passes the needs of its images to a worker.
 pub(super) const NEEDS_ENV: &str = "YOLOFS_WORKER_IMAGES";
@@ -161,9 +161,8 @@ impl Pool {
                     worker.process.pid,
                     cache.display()
                 );
-                worker.replace();
-                // The cache has one owner.
-                let _ended = worker.handle.ended_within(ENDING);
+                // The cache has one owner, so the next one waits for its end.
+                let _ended = worker.end();
             }
         }
     }
