@@ -29,6 +29,7 @@ for program in yolofs bootimg nicfetch sandbox; do
     [ -e "$root/usr/share/man/man1/$program.1.gz" ] || die "$program has no manual page"
     [ -e "$root/usr/share/bash-completion/completions/$program" ] || die "$program has no completions"
 done
+[ -x "$root/usr/bin/sandbox-oci" ] || die "sandbox-oci is missing"
 grep -q '^yolofs:' "$root/etc/passwd" && grep -q '^nicfetch:' "$root/etc/passwd" || die "the users are missing"
 [ "$(stat -c %a "$root/var/lib/yolofs")" = 700 ] || die "/var/lib/yolofs is not for root only"
 said=$(inside sh -c 'mkdir -p /etc/yolofs && cd /usr/lib/systemd/system && systemd-analyze verify --man=yes --recursive-errors=no \

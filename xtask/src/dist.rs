@@ -86,7 +86,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (man, completions) = (scratch.join("man"), scratch.join("completions"));
     pages::man(&man)?;
     pages::completions(&completions)?;
-    let stripped = strip(&programs, &scratch.join("programs"), "strip")?;
+    let packed = layout::PROGRAMS.into_iter().chain(layout::ENGINE_PROGRAMS);
+    let stripped = strip(&programs, packed, &scratch.join("programs"), "strip")?;
     let version = options.version();
     for kind in &options.kinds {
         let family = match kind {
@@ -111,7 +112,7 @@ fn run_static(options: &Options, processor: musl::Processor, root: &Path) -> any
     };
     let scratch = options.out.join("scratch");
     clear(&scratch)?;
-    let stripped = strip(&programs, &scratch, processor.strip())?;
+    let stripped = strip(&programs, layout::PROGRAMS, &scratch, processor.strip())?;
     let archive = musl::archive(&stripped, processor, &options.version(), &options.out)?;
     println!("made {}", archive.display());
     clear(&scratch)
@@ -126,6 +127,8 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
         "cli",
         "-p",
         "sandbox-cli",
+        "-p",
+        "sandbox-oci",
         "--bins",
     ];
     call(cargo().args(build).current_dir(root))?;
@@ -135,9 +138,14 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Copies the programs without what only a debugger uses.
-fn strip(from: &Path, to: &Path, strip: &str) -> anyhow::Result<PathBuf> {
+fn strip(
+    from: &Path,
+    names: impl IntoIterator<Item = &'static str>,
+    to: &Path,
+    strip: &str,
+) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(to).with_context(|| format!("making {}", to.display()))?;
-    for name in layout::PROGRAMS {
+    for name in names {
         let program = from.join(name);
         ensure!(program.exists(), "{} is not built", program.display());
         call(

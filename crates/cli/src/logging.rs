@@ -53,10 +53,36 @@ pub(crate) fn init(level: LevelFilter) {
     // Both fail only if somebody logs already.
     let _set = tracing::subscriber::set_global_default(subscriber);
     let most = LevelFilter::current().as_log();
-    let _installed = LogTracer::builder().with_max_level(most).init();
+    let libraries = Libraries(LogTracer::new());
+    let _installed = log::set_boxed_logger(Box::new(libraries)).map(|()| log::set_max_level(most));
     for complaint in complaints {
         tracing::warn!("{complaint}");
     }
+}
+
+/// Takes in what the libraries log.
+struct Libraries(LogTracer);
+
+impl log::Log for Libraries {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if !is_of_a_reader_that_left(record) {
+            self.0.log(record);
+        }
+    }
+
+    fn flush(&self) {
+        self.0.flush();
+    }
+}
+
+/// Returns whether fuser could not answer a request because who made it was interrupted, such as a container that is ended:
+/// the kernel has no such request any more.
+fn is_of_a_reader_that_left(record: &log::Record<'_>) -> bool {
+    record.target() == "fuser::reply" && record.args().to_string().ends_with("(os error 2)")
 }
 
 /// Reads a filter. A word that is no level would silently mean a module of that name.
@@ -178,6 +204,21 @@ mod tests {
         assert_eq!((&line["id"], &line["tries"]), (&"ab12".into(), &3.into()));
         assert_eq!(line["target"], module_path!());
         assert!(line["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
+    }
+
+    #[test]
+    fn answers_that_nobody_waits_for_are_no_errors_and_others_are() {
+        let left = |target, text: &str| {
+            let error = format!("Failed to send FUSE reply: {text}");
+            let mut record = log::Record::builder();
+            let record = record.target(target);
+            is_of_a_reader_that_left(&record.args(format_args!("{error}")).build())
+        };
+        let gone = io::Error::from_raw_os_error(2).to_string();
+        assert!(left("fuser::reply", &gone));
+        let wrong = io::Error::from_raw_os_error(22).to_string();
+        assert!(!left("fuser::reply", &wrong));
+        assert!(!left("fuser::session", &gone));
     }
 
     #[test]

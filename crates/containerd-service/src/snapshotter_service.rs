@@ -350,6 +350,10 @@ fn open(
                 let _events = poll(&mut waits, PollTimeout::from(HANDOVER_LOOK_MS));
                 interrupt.check()?;
             }
+            Err(error) if error.is_in_use() => bail!(
+                "another snapshotter has them: use that one (yolofs snapshotter status), end it first, or give this one a \
+                 directory and a socket of its own (--root, --address)"
+            ),
             opened => return Ok(opened?),
         }
     }

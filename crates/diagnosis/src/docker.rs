@@ -401,6 +401,7 @@ mod tests {
         let verdict = |line: &str| {
             let process = Process {
                 pid: 7,
+                parent: None,
                 program: None,
                 args: line.split(' ').map(str::to_owned).collect(),
             };

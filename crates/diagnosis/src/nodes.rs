@@ -10,12 +10,15 @@ const ASKING: [&str; 2] = ["status", "drain"];
 #[must_use]
 pub fn check() -> Finding {
     let nodes = running("yolofs");
-    finding(
-        &nodes
-            .iter()
-            .filter(|process| is_node(process))
-            .collect::<Vec<_>>(),
-    )
+    let nodes: Vec<&Process> = nodes.iter().filter(|process| is_node(process)).collect();
+    finding(&without_keepers(&nodes))
+}
+
+/// Leaves out whose parent is a node, too: a keeper runs the same program, and so does the node that it keeps.
+fn without_keepers<'a>(nodes: &[&'a Process]) -> Vec<&'a Process> {
+    let is_one = |pid| nodes.iter().any(|node| Some(node.pid) == pid);
+    let nodes = nodes.iter().filter(|node| !is_one(node.parent));
+    nodes.copied().collect()
 }
 
 fn is_node(process: &Process) -> bool {
@@ -69,9 +72,28 @@ mod tests {
     fn process(pid: u32, line: &str) -> Process {
         Process {
             pid,
+            parent: None,
             program: None,
             args: line.split(' ').map(str::to_owned).collect(),
         }
+    }
+
+    #[test]
+    fn a_keeper_and_its_node_are_one() {
+        let keeper = process(10, "yolofs node");
+        let kept = Process {
+            parent: Some(10),
+            ..process(11, "/usr/bin/yolofs node")
+        };
+        let other = Process {
+            parent: Some(1),
+            ..process(12, "yolofs node")
+        };
+        assert_eq!(without_keepers(&[&keeper, &kept]), [&keeper]);
+        assert_eq!(
+            without_keepers(&[&keeper, &kept, &other]),
+            [&keeper, &other]
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded;
-use record::{Record, restore};
+use record::{Record, missing_directories, remove_directories, restore};
 use write::{Access, write_whole};
 
 pub use record::{Undone, undo};
@@ -135,16 +135,24 @@ impl Plan {
             );
         }
         let former = Change::to(record, String::new(), "")?;
+        let files = self.changes.iter().map(|change| change.path.as_path());
+        let missing: Vec<_> = files
+            .chain([record])
+            .flat_map(missing_directories)
+            .collect();
         let done = self.write(record).and_then(|()| confirm());
         let Err(error) = done else { return Ok(()) };
         self.revert(&former)
             .with_context(|| format!("taking back what failed ({error:#})"))?;
+        remove_directories(&missing);
         Err(error.context("nothing was changed"))
     }
 
     fn write(&self, record: &Path) -> anyhow::Result<()> {
         let mut written_down = Record::read(record)?;
+        written_down.add_directories(record);
         for change in &self.changes {
+            written_down.add_directories(&change.path);
             written_down.add(change.clone());
             written_down.write(record)?;
             write_whole(&change.path, &change.after, Access::AsBefore)?;
@@ -215,6 +223,61 @@ mod tests {
         assert!(!new.exists() && !dir.path().join("sub").exists());
         assert!(!record.exists() && !dir.path().join("etc").exists());
         assert_eq!(undo(&record).unwrap().restored, Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn directories_that_were_there_before_stay_also_if_they_were_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = |path: &str| dir.path().join(path);
+        for there in ["engine", "etc"] {
+            fs::create_dir(below(there)).unwrap();
+        }
+        let record = below("etc/yolofs/setup.json");
+        let plan = || {
+            let mut plan = plan_of(&below("engine/a"), "a\n");
+            plan.join(plan_of(&below("engine/conf.d/b"), "b\n"));
+            plan.join(plan_of(&below("etc/new/sub/c"), "c\n"));
+            plan
+        };
+        let left = || {
+            let names = |path: &str| fs::read_dir(below(path)).unwrap().count();
+            (names(""), names("engine"), names("etc"))
+        };
+        apply(&plan(), &record).unwrap();
+        assert_eq!(undo(&record).unwrap().kept, Vec::<PathBuf>::new());
+        assert_eq!(left(), (2, 0, 0), "or only what setup made is gone");
+        let error = plan().apply(&record, || bail!("it is not accepted"));
+        error.unwrap_err();
+        assert_eq!(left(), (2, 0, 0), "after a setup that failed");
+
+        // The second of two setups made the directory. A file that somebody changed keeps the record until later.
+        apply(&plan_of(&below("engine/a"), "a\n"), &record).unwrap();
+        apply(&plan(), &record).unwrap();
+        fs::write(below("engine/a"), "theirs\n").unwrap();
+        assert_eq!(undo(&record).unwrap().kept, [below("engine/a")]);
+        fs::remove_file(below("engine/a")).unwrap();
+        assert_eq!(undo(&record).unwrap(), Undone::default());
+        assert_eq!(left(), (2, 0, 0), "after the second undo");
+    }
+
+    /// `packaging/check-packages.sh` has such a record, too.
+    #[test]
+    fn the_record_of_an_earlier_release_is_undone_as_that_release_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let (record, path) = (dir.path().join("etc/setup.json"), dir.path().join("sub/a"));
+        fs::create_dir(dir.path().join("etc")).unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        let change = Change {
+            path: path.clone(),
+            before: None,
+            after: "a\n".to_owned(),
+            why: String::new(),
+        };
+        let text = serde_json::json!({"version": 1, "changes": [change]}).to_string();
+        fs::write(&record, text).unwrap();
+        fs::write(&path, "a\n").unwrap();
+        assert_eq!(undo(&record).unwrap().restored, [path]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -16,6 +16,8 @@ const COARSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
+    /// The process that started it, or took it over; `None` if that is unknown.
+    pub(crate) parent: Option<u32>,
     /// Its program, if it is readable.
     pub(crate) program: Option<PathBuf>,
     /// Its command line, the program's name included.
@@ -33,10 +35,7 @@ impl Process {
 
     /// Returns when it began, by the clock of now.
     pub(crate) fn started(&self) -> Option<SystemTime> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        // Its name may have spaces and brackets. What follows it begins with the third field, and this is the 22nd.
-        let (_, fields) = stat.rsplit_once(')')?;
-        let began: f64 = fields.split_whitespace().nth(19)?.parse().ok()?;
+        let began: f64 = stat_field(self.pid, 22)?.parse().ok()?;
         let uptime = fs::read_to_string("/proc/uptime").ok()?;
         let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
         let runs = Duration::try_from_secs_f64(uptime - began / TICKS).ok()?;
@@ -101,8 +100,21 @@ fn process(pid: u32, name: &str) -> Option<Process> {
     if called != name {
         return None;
     }
-    let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
-    Some(Process { pid, program, args })
+    Some(Process {
+        pid,
+        parent: stat_field(pid, 4).and_then(|parent| parent.parse().ok()),
+        program: fs::read_link(format!("/proc/{pid}/exe")).ok(),
+        args,
+    })
+}
+
+/// Returns a field of `/proc/PID/stat`, counted from 1, behind the name (proc_pid_stat(5)).
+fn stat_field(pid: u32, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may have spaces and brackets. What follows it begins with the third field.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let field = fields.split_whitespace().nth(number - 3)?;
+    Some(field.to_owned())
 }
 
 /// Returns where a program of this name is installed.
@@ -131,6 +143,7 @@ mod tests {
         let words = "containerd --config /a.toml --log-level=debug -c";
         let process = Process {
             pid: 1,
+            parent: None,
             program: None,
             args: words.split(' ').map(str::to_owned).collect(),
         };
@@ -144,6 +157,7 @@ mod tests {
     fn a_file_is_younger_than_a_process_that_began_before_it() {
         let own = Process {
             pid: std::process::id(),
+            parent: None,
             program: None,
             args: Vec::new(),
         };
@@ -168,7 +182,9 @@ mod tests {
             .unwrap();
         // The kernel shows its command line shortly after it has begun.
         let deadline = Instant::now() + Duration::from_secs(20);
-        let ours = |process: &Process| process.pid == child.id();
+        let ours = |process: &Process| {
+            process.pid == child.id() && process.parent == Some(std::process::id())
+        };
         while !running("sleep").iter().any(ours) && Instant::now() < deadline {
             std::thread::yield_now();
         }

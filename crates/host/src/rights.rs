@@ -20,6 +20,8 @@ pub fn missing_for(error: &anyhow::Error) -> Option<String> {
         let errno = cause.downcast_ref::<Errno>();
         io.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
             || matches!(errno, Some(Errno::EPERM | Errno::EACCES))
+            // As clients of engines say it, of which the text is all there is.
+            || cause.to_string().contains("permission denied while trying to connect")
     });
     refused.then(|| {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -81,6 +83,8 @@ mod tests {
         let refused = refused.context("opening the store").unwrap_err();
         assert!(missing_for(&refused).is_some());
         assert!(missing_for(&anyhow::Error::from(Errno::EPERM)).is_some());
+        let docker = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock";
+        assert!(missing_for(&anyhow::anyhow!(docker)).is_some());
         assert!(missing_for(&anyhow::Error::from(Errno::ENOENT)).is_none());
     }
 }

@@ -95,12 +95,15 @@ pub fn adopt_for(request: &MountRequest, store: &StoreSettings, interrupt: &Inte
     if !chooses || is_service || !has_images(store) {
         return;
     }
-    let found = SourceRoot::open_within(&request.source, request.source_deadline)
-        .map_err(anyhow::Error::from)
-        .and_then(|root| match assembly::mode(request.mode, &root) {
-            Mode::Disk => adopt(&Arc::new(root), store, interrupt),
-            Mode::Lower => Ok(None),
-        });
+    let root = match SourceRoot::open_within(&request.source, request.source_deadline) {
+        Ok(root) => root,
+        // Nor can it be mounted then, which says why.
+        Err(error) => return log::debug!("clones are not recognized: {error}"),
+    };
+    let found = match assembly::mode(request.mode, &root) {
+        Mode::Disk => adopt(&Arc::new(root), store, interrupt),
+        Mode::Lower => Ok(None),
+    };
     if let Err(error) = found {
         log::warn!("clones are not recognized: {error:#}");
     }

@@ -57,7 +57,9 @@ impl Owner {
         }
         if self.is_draining() {
             return Err(NodeError::Conflict(
-                "the node drains: it takes no more devices until it is started again".to_owned(),
+                "the node drains: it takes no more devices until it is started again (systemctl restart yolofs-node; or end it, \
+                 and run yolofs node)"
+                    .to_owned(),
             ));
         }
         if self.devices.len() >= self.config.most_mounts {

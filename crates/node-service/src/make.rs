@@ -71,7 +71,9 @@ impl Owner {
         }
         if self.is_draining() {
             return Err(NodeError::Conflict(
-                "the node drains: it takes no more mounts until it is started again".to_owned(),
+                "the node drains: it takes no more mounts until it is started again (systemctl restart yolofs-node; or end it, \
+                 and run yolofs node)"
+                    .to_owned(),
             ));
         }
         if self.count() >= self.config.most_mounts {

@@ -12,13 +12,14 @@
 pub mod user;
 
 use std::convert::Infallible;
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_pdeathsig;
@@ -267,10 +268,35 @@ fn execute(command: &[OsString]) -> anyhow::Result<Infallible> {
         .collect();
     let argv = argv.context("an argument has a NUL in it")?;
     let program = argv.first().context("there is no command")?;
-    execvp(program, &argv).with_context(|| {
-        format!(
-            "executing {}",
-            std::ffi::OsStr::from_bytes(program.as_bytes()).display()
-        )
+    execvp(program, &argv).map_err(|errno| {
+        let program = OsStr::from_bytes(program.as_bytes()).display();
+        match errno {
+            Errno::ENOENT => anyhow!(
+                "executing {program}: it is not in the root that the command runs in (PATH there: {}), or its interpreter or \
+                 loader is not: name a program that is there",
+                std::env::var("PATH").unwrap_or_else(|_| "not set".to_owned())
+            ),
+            errno => anyhow::Error::from(errno).context(format!("executing {program}")),
+        }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_is_said_with_where_it_was_looked_for() {
+        let error = format!("{:#}", execute(&["no-such-program".into()]).unwrap_err());
+        let path = std::env::var("PATH").unwrap();
+        for part in [
+            "no-such-program",
+            path.as_str(),
+            "name a program that is there",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        let error = format!("{:#}", execute(&["/etc/passwd".into()]).unwrap_err());
+        assert!(error.contains("executing /etc/passwd: EACCES"), "{error}");
+    }
 }

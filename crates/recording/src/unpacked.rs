@@ -113,7 +113,8 @@ impl Engine for Unpacked {
     fn start(&self, start: &Start<'_>) -> anyhow::Result<Box<dyn Running>> {
         ensure!(
             start.options.is_empty(),
-            "`run_args` is for images that an engine runs; this one runs without an engine"
+            "`run_args` is for images that an engine runs, and this one runs without an engine: leave it out, or record the image \
+             from Docker or containerd"
         );
         if let Until::Tcp(port) = start.until {
             ensure!(

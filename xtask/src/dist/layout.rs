@@ -11,6 +11,8 @@ use super::call;
 
 /// The programs.
 pub(super) const PROGRAMS: [&str; 4] = ["bootimg", "yolofs", "nicfetch", "sandbox"];
+/// Programs that engines start, with the command line of another program: they have no pages and no completions.
+pub(super) const ENGINE_PROGRAMS: [&str; 1] = ["sandbox-oci"];
 
 /// Where systemd's units of packages are.
 const UNITS: &str = "usr/lib/systemd/system";
@@ -122,6 +124,9 @@ impl Layout {
                 put(completions.join(from), format!("usr/share/{to}"), 0o644);
             }
         }
+        for name in ENGINE_PROGRAMS {
+            put(programs.join(name), format!("usr/bin/{name}"), 0o755);
+        }
         for page in names(man)? {
             put(man.join(&page), format!("usr/share/man/man1/{page}"), 0o644);
         }
@@ -218,6 +223,9 @@ mod tests {
                 fs::write(completions.join(file), "").unwrap();
             }
         }
+        for name in ENGINE_PROGRAMS {
+            fs::write(programs.join(name), "").unwrap();
+        }
         let root = workspace::root().unwrap();
         let layout = Layout::of(Family::Debian, &root, &programs, &man, &completions).unwrap();
         let has = |path: &str| layout.files.iter().any(|file| file.to == path);
@@ -248,6 +256,8 @@ mod tests {
         assert!(has("usr/lib/systemd/system/yolofs-snapshotter.service"));
         assert!(has("usr/lib/systemd/system/sandboxd.service"));
         assert!(has("usr/bin/sandbox"));
+        // docs/sandbox-oci.md has this path.
+        assert!(has("usr/bin/sandbox-oci"));
         let mut places: Vec<_> = layout.files.iter().map(|file| &file.to).collect();
         places.sort();
         places.dedup();

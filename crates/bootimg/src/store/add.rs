@@ -70,15 +70,28 @@ impl Store {
         steps: &Steps,
     ) -> Result<(Option<ImageId>, Vec<ImageId>), StoreError> {
         let had = self.places.named(name)?;
+        let former = had.filter(|former| former != id);
+        let has_more = former.is_some_and(|former| self.has_other_segments(&former, id));
         self.places.set_name(name, id, steps)?;
         let replaced = self.replaced(had, id)?;
-        // Looking at every image for each that comes would make many of them slow to add.
-        let evicted = if replaced.is_some() || self.is_too_large(added)? {
+        // Looking at every image for each that comes would make many of them slow to add, such as those of the layers of an
+        // image that is recorded again.
+        let may_free = replaced.is_some() && has_more;
+        let evicted = if may_free || self.is_too_large(added)? {
             self.gc_locked(GcMode::Apply, Some(*id))?.evicted
         } else {
             Vec::new()
         };
         Ok((replaced, evicted))
+    }
+
+    /// Returns whether a former image has segments that the one which replaces it has not, or may have.
+    fn has_other_segments(&self, former: &ImageId, id: &ImageId) -> bool {
+        let segments = |id| catalog::describe(&self.places, id).map(|image| image.segments);
+        match (segments(former), segments(id)) {
+            (Ok(former), Ok(segments)) => former.iter().any(|one| !segments.contains(one)),
+            _ => true,
+        }
     }
 
     /// Returns the name for an image that was given no name: that of its source, with a part of the

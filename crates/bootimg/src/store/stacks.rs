@@ -112,11 +112,19 @@ impl Store {
         let layers: BTreeSet<_> = gone.layers.into_iter().collect();
         let unused = layers.into_iter().filter(|layer| !used.contains(layer));
         let unused: Vec<_> = unused.collect();
-        for (name, _) in self.places.names()? {
-            let layer = name.split('@').next().and_then(|text| text.parse().ok());
-            if layer.is_some_and(|layer| unused.contains(&layer)) {
-                self.places.remove_name(&name, &self.steps)?;
-            }
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            self.places.names()?.into_iter().partition(|(name, _)| {
+                let layer = name.split('@').next().and_then(|text| text.parse().ok());
+                layer.is_some_and(|layer| unused.contains(&layer))
+            });
+        for (name, _) in &gone {
+            self.places.remove_name(name, &self.steps)?;
+        }
+        let kept: BTreeSet<_> = kept.into_iter().filter_map(|(_, id)| id).collect();
+        let kept = &kept | &self.places.pins()?.into_iter().collect();
+        let nameless: BTreeSet<_> = gone.into_iter().filter_map(|(_, id)| id).collect();
+        for id in nameless.difference(&kept) {
+            self.places.remove_image(id, &self.steps)?;
         }
         Ok(unused)
     }

@@ -189,6 +189,42 @@ fn a_name_moves_to_the_new_image_and_the_old_one_goes() {
     assert_right(&store, &new.id, &Sample::other(2));
 }
 
+/// Looking at all images for each layer of an image that is recorded again would take a store of many a long time.
+#[test]
+fn recording_again_looks_at_the_whole_store_only_where_that_may_free_something() {
+    let (_dir, store) = fresh();
+    let mut small = Sample::other(1);
+    small.plan.extents.retain(|extent| extent.range.len() != 36);
+    let old = add(&store, &small, "name");
+    // Garbage, which a look at the whole store finds.
+    let garbage = add(&store, &Sample::other(5), "garbage").id;
+    store.places.remove_name("garbage", &store.steps).unwrap();
+    let is_there = || {
+        store
+            .list()
+            .unwrap()
+            .iter()
+            .any(|image| image.info.id == garbage)
+    };
+
+    let more = add(&store, &Sample::other(1), "name");
+    assert_eq!(more.replaced, Some(old.id));
+    assert!(
+        is_there(),
+        "all was looked at to keep what the former had, and more"
+    );
+    assert_right(&store, &more.id, &Sample::other(1));
+    let segments = || BTreeSet::from_iter(store.places.segments().unwrap());
+    let before = segments();
+    let other = add(&store, &Sample::other(2), "name");
+    assert_eq!(other.replaced, Some(more.id));
+    assert!(!is_there());
+    assert!(!before.is_subset(&segments()), "no segment went");
+    let left = store.gc(GcMode::DryRun).unwrap();
+    assert!(left.segments.is_empty() && left.lost.is_empty(), "{left:?}");
+    assert_right(&store, &other.id, &Sample::other(2));
+}
+
 #[test]
 fn names_are_made_of_labels() {
     let (_dir, store) = fresh();

@@ -25,6 +25,8 @@ pub struct StoreVerifyReport {
     pub images: Vec<StoredVerifyReport>,
     /// Images that could not be opened, and why.
     pub unusable: Vec<(ImageId, StoreError)>,
+    /// Images of another release, which may be whole: this one cannot tell.
+    pub foreign: Vec<ImageId>,
     /// Segments whose own table or header is damaged: nothing new is shared with them.
     pub segments: Vec<PathBuf>,
 }
@@ -100,6 +102,9 @@ impl Store {
                     report: image.verify(&mut *watch)?,
                 }),
                 Err(StoreError::NotFound { .. }) => {} // removed meanwhile
+                Err(StoreError::Open(error)) if error.is_of_another_release() => {
+                    report.foreign.push(id);
+                }
                 Err(error) => report.unusable.push((id, error)),
             }
         }

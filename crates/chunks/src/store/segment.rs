@@ -79,16 +79,24 @@ impl Segment {
 
     /// Reads a record; `None` if it is damaged, or cannot be read.
     pub(super) fn read(&self, line: &Line) -> Option<Stored> {
+        self.read_record(line).unwrap_or_else(|error| {
+            log::warn!("cannot read segment {:016x}: {error}", self.number);
+            None
+        })
+    }
+
+    /// Reads a record; `None` if it is damaged.
+    pub(super) fn read_record(&self, line: &Line) -> io::Result<Option<Stored>> {
         let mut head = [0; HEAD];
         let mut bytes = vec![0; line.stored_len as usize];
         let at = u64::from(line.offset);
         let read = self.file.read_exact_at(&mut head, at);
-        let read = read.and_then(|()| self.file.read_exact_at(&mut bytes, at + HEAD as u64));
-        if let Err(error) = read {
-            log::warn!("cannot read segment {:016x}: {error}", self.number);
-            return None;
+        match read.and_then(|()| self.file.read_exact_at(&mut bytes, at + HEAD as u64)) {
+            Ok(()) => Ok(parse_record(self.number, line, &head, bytes)),
+            // It was cut.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
         }
-        parse_record(self.number, line, &head, bytes)
     }
 
     /// Reads a record without waiting for a disk; `None` if some of it is not in memory, or it

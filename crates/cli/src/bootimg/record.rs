@@ -297,7 +297,8 @@ fn image_text(report: &ImageReport) -> String {
     let mut text = runs_text(&report.runs);
     for layer in &report.layers {
         let short = layer.layer.short();
-        text.push_str(&match &layer.kept {
+        // Names and attributes may have been looked at all the same.
+        text.push_str(&match layer.kept.as_ref().filter(|kept| kept.blocks > 0) {
             None => format!("layer {short}: nothing was read\n"),
             Some(kept) => format!(
                 "layer {short}: {}, {}, {}, {} of the layer's {}\n",

@@ -225,7 +225,7 @@ pub(super) fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
 /// Check every blob and every chunk of a nicfetch that runs
 ///
 /// Reads all of them, and compares each with its hash. Ends with code 4 if anything is damaged,
-/// or a blob cannot be read. What is damaged is removed, and fetched again when somebody asks for it; a blob that
+/// or cannot be read. What is damaged is removed, and fetched again when somebody asks for it; what
 /// cannot be read is kept. Clients are served meanwhile.
 #[derive(Debug, Args)]
 pub(super) struct VerifyArgs {

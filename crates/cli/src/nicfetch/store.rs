@@ -139,8 +139,8 @@ fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
 /// Check every chunk of a chunk store
 ///
 /// Reads and decompresses all of it, and compares each chunk with its id. Ends with code 4 if
-/// anything is damaged; that is not given out any more, and goes when its segment goes. The store
-/// must not be in use by a server.
+/// anything is damaged, or cannot be read. What is damaged is not given out any more, and goes when its segment goes; what
+/// cannot be read is kept. The store must not be in use by a server.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct VerifyArgs {
     #[command(flatten)]
@@ -157,6 +157,8 @@ struct Verified {
     damaged: u64,
     /// The first of them that have a name still.
     damaged_chunks: Vec<String>,
+    /// Files of segments that the disk did not give.
+    unread_segments: Vec<String>,
 }
 
 fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
@@ -178,6 +180,11 @@ fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
         raw_bytes: report.raw_bytes,
         damaged: opened.damaged + report.damaged,
         damaged_chunks: report.named.iter().map(ToString::to_string).collect(),
+        unread_segments: report
+            .unread_segments
+            .iter()
+            .map(|number| format!("{number:016x}.seg"))
+            .collect(),
     };
     print(args.format.format(), &verified, |verified| {
         let read = format!(
@@ -187,11 +194,16 @@ fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
             verified.damaged
         );
         let named = verified.damaged_chunks.iter();
-        read + &named.map(|id| format!("{id}\n")).collect::<String>()
+        let unread = verified.unread_segments.iter().map(|file| {
+            format!("{file} cannot be read, and is kept: look at the disk, then run this again\n")
+        });
+        let named = named.map(|id| format!("{id}\n"));
+        read + &named.chain(unread).collect::<String>()
     })?;
-    Ok(match verified.damaged {
-        0 => Outcome::Done,
-        _ => Outcome::Different,
+    let is_sound = verified.damaged == 0 && verified.unread_segments.is_empty();
+    Ok(match is_sound {
+        true => Outcome::Done,
+        false => Outcome::Different,
     })
 }
 

@@ -9,6 +9,7 @@ use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
 use crate::run_dir_arg::RunDirArg;
 use bootstore::store::StoreSettings;
+use host::rights::missing_for;
 use host::run_dir::RunDir;
 
 /// Look for what keeps yolofs from working, or from being fast, on this machine
@@ -58,11 +59,13 @@ fn mounts(run_dir: &RunDirArg) -> Vec<Finding> {
     let mounts = RunDir::open(&run_dir.run_dir).and_then(|run_dir| all_mounts(&run_dir));
     match mounts {
         Ok(mounts) => diagnosis::mounts::check(&mounts),
-        Err(error) => vec![Finding::fault(
-            "mounts",
-            format!("{error:#}"),
-            "systemctl restart yolofs-node, or name another --run-dir",
-        )],
+        Err(error) => {
+            let cure = match missing_for(&error) {
+                Some(_) => "run this as root, or name another --run-dir",
+                None => "systemctl restart yolofs-node, or name another --run-dir",
+            };
+            vec![Finding::fault("mounts", format!("{error:#}"), cure)]
+        }
     }
 }
 

@@ -19,6 +19,10 @@ const VERSION: u32 = 1;
 pub(super) struct Record {
     version: u32,
     changes: Vec<Recorded>,
+    /// The directories that setups made, each after the one that it is in. `None` in the record of a release that did not
+    /// note them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    made: Option<Vec<PathBuf>>,
 }
 
 /// A change that was made, or was about to be made when this was written.
@@ -55,6 +59,7 @@ impl Record {
             return Ok(Self {
                 version: VERSION,
                 changes: Vec::new(),
+                made: Some(Vec::new()),
             });
         };
         let record: Self = serde_json::from_str(&text)
@@ -67,6 +72,16 @@ impl Record {
             );
         }
         Ok(record)
+    }
+
+    /// Notes that the missing directories of a file are about to be made.
+    pub(super) fn add_directories(&mut self, file: &Path) {
+        let Some(made) = &mut self.made else { return };
+        for dir in missing_directories(file) {
+            if !made.contains(&dir) {
+                made.push(dir);
+            }
+        }
     }
 
     /// Adds a change. For a file that was changed before, the first content is kept.
@@ -121,29 +136,53 @@ pub fn undo(record: &Path) -> anyhow::Result<Undone> {
         }
     }
     written_down.changes = kept;
-    if !written_down.changes.is_empty() {
+    let done = written_down.changes.is_empty();
+    if done {
+        remove(record)?;
+    }
+    match &mut written_down.made {
+        Some(made) => {
+            remove_directories(made);
+            made.retain(|dir| dir.exists());
+        }
+        // Which ones existed before is not known: the empty ones go, as with the release that wrote this.
+        None => {
+            let removed = undone.restored.iter().filter(|path| !path.exists());
+            let removed = removed.map(PathBuf::as_path).chain([record]);
+            let dirs = removed.filter_map(Path::parent).map(Path::to_owned);
+            remove_directories(&dirs.collect::<Vec<_>>());
+        }
+    }
+    if !done {
         written_down.write(record)?;
-    } else if record.exists() {
-        remove_with_directory(record)?;
     }
     Ok(undone)
+}
+
+/// Returns the directories of a file that do not exist, the outermost first.
+pub(super) fn missing_directories(path: &Path) -> Vec<PathBuf> {
+    let dirs = path.ancestors().skip(1);
+    let mut missing: Vec<PathBuf> = dirs
+        .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+        .map(Path::to_owned)
+        .collect();
+    missing.reverse();
+    missing
+}
+
+/// Removes those directories that are empty, the last first.
+pub(super) fn remove_directories(dirs: &[PathBuf]) {
+    for dir in dirs.iter().rev() {
+        let _in_use = fs::remove_dir(dir);
+    }
 }
 
 /// Writes the former content of a file, or removes it if there was none.
 pub(super) fn restore(change: &Change) -> anyhow::Result<()> {
     match &change.before {
         Some(before) => write_whole(&change.path, before, Access::AsBefore),
-        None => remove_with_directory(&change.path),
+        None => remove(&change.path),
     }
-}
-
-/// Removes a file, and its directory if that has nothing else.
-fn remove_with_directory(path: &Path) -> anyhow::Result<()> {
-    remove(path)?;
-    if let Some(dir) = path.parent() {
-        let _in_use = fs::remove_dir(dir);
-    }
-    Ok(())
 }
 
 fn remove(path: &Path) -> anyhow::Result<()> {

@@ -88,7 +88,8 @@ pub struct Verified {
     pub damaged: u64,
     /// Names of the first of these.
     pub damaged_names: Vec<String>,
-    /// Blobs that the disk did not give, which are kept; none from a nicfetch of an earlier release.
+    /// Blobs, and files of segments of chunks, that the disk did not give, which are kept; none from a nicfetch of an earlier
+    /// release.
     #[serde(default)]
     pub unread_names: Vec<String>,
 }
@@ -148,6 +149,9 @@ impl Operated {
                 verified.damaged += chunks.damaged;
                 let named = chunks.named.iter().map(ToString::to_string);
                 verified.damaged_names.extend(named);
+                let unread = chunks.unread_segments.iter();
+                let unread = unread.map(|number| format!("segments/{number:016x}.seg"));
+                verified.unread_names.extend(unread);
             }
             verified
         });

@@ -49,6 +49,9 @@ fn boot_images_of_another_release_outlive_gc_with_all_that_they_may_need() {
         }
     }
     assert_eq!(files_in(dir.path()), before, "something was removed");
+    let report = store.verify(&mut unwatched).unwrap();
+    assert_eq!(report.foreign.len(), 2);
+    assert!(report.is_sound(), "{:?}", report.unusable);
     // They may be removed by their ids, and then gc does as always.
     for id in [&newer, &nameless] {
         assert!(matches!(
@@ -61,6 +64,26 @@ fn boot_images_of_another_release_outlive_gc_with_all_that_they_may_need() {
     }
     assert_ne!(store.gc(GcMode::Apply).unwrap().segments, []);
     assert_right(&store, &kept, &Sample::other(4));
+}
+
+/// Else a store that two releases wrote to would never be collected again: what is of another release keeps everything.
+#[test]
+fn who_records_under_the_name_of_a_boot_image_of_another_release_replaces_it() {
+    let (_dir, store) = fresh();
+    let old = add(&store, &Sample::other(1), "name").id;
+    let pinned = add(&store, &Sample::other(2), "pinned").id;
+    store.pin(&pinned).unwrap();
+    for id in [&old, &pinned] {
+        make_newer(&image_path(&store, id));
+    }
+    let new = add(&store, &Sample::other(3), "name");
+    assert_eq!(new.replaced, Some(old));
+    assert_eq!(add(&store, &Sample::other(4), "pinned").replaced, None);
+    assert_eq!(store.verify(&mut unwatched).unwrap().foreign, [pinned]);
+    store.remove(&pinned).unwrap();
+    let report = store.gc(GcMode::Apply).unwrap();
+    assert!(report.foreign.is_empty() && !report.segments.is_empty());
+    assert_right(&store, &new.id, &Sample::other(3));
 }
 
 #[test]

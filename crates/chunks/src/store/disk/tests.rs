@@ -254,6 +254,33 @@ fn verify_finds_rot_before_a_get_does() {
 }
 
 #[test]
+fn verify_says_which_segment_the_disk_did_not_give_and_drops_nothing_of_it() {
+    let (dir, store) = fresh();
+    put_all(&store, 0..30);
+    let chunks = store.stats().chunks;
+    let number = store.state.lock().residents.get(&id(29)).unwrap().number;
+    let path = dir.path().join(format!("segments/{number:016x}.seg"));
+    // A file that may not be read gives an error at each read.
+    let unreadable = Arc::new(fs::File::options().write(true).open(path).unwrap());
+    let swap = |file| {
+        let mut state = store.state.lock();
+        let held = state.segments.get_mut(&number).unwrap();
+        std::mem::replace(&mut held.segment.file, file)
+    };
+    let readable = swap(unreadable);
+    let report = store.verify(&mut |_| ControlFlow::Continue(()));
+    assert_eq!(
+        (report.damaged, &report.unread_segments),
+        (0, &vec![number])
+    );
+    assert!(!report.is_sound() && report.chunks < chunks);
+    swap(readable);
+    let report = store.verify(&mut |_| ControlFlow::Continue(()));
+    assert!(report.is_sound());
+    assert_eq!(report.chunks, chunks, "something was dropped");
+}
+
+#[test]
 fn a_segment_of_a_later_version_stays_as_it_is() {
     let (dir, store) = fresh();
     put(&store, 0).unwrap();

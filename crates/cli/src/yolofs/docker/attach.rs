@@ -98,13 +98,14 @@ fn refuse_unknown(
 ) -> anyhow::Result<()> {
     let asked = status.images.iter().filter(|i| images.contains(&i.image));
     let unknown = asked.filter(|image| image.known_layers == 0).count();
-    if unknown == 0 {
-        return Ok(());
-    }
+    let what = match (unknown, names) {
+        (0, _) => return Ok(()),
+        (_, [name]) => format!("{name} has no boot image yet"),
+        _ => format!("{unknown} of {} have no boot image yet", names.join(", ")),
+    };
     bail!(
-        "{unknown} of the images ({}) have no boot image yet: record one (bootimg record \
-         docker://IMAGE) or pull one; it is attached as soon as there is one",
-        names.join(", ")
+        "{what}: record one (bootimg record docker://IMAGE) or pull one (bootimg pull IMAGE); it is attached as soon as there \
+         is one"
     )
 }
 
