@@ -94,11 +94,10 @@ impl Daemon {
     /// If it cannot be started, cannot import, or the settings cannot be written; then it is not there.
     pub fn add_zygote(&self, spec: ZygoteSpec) -> Result<ZygoteView> {
         let view = self.sandboxes.add_zygote(spec.clone())?;
-        let kept = self.settings.change(|settings| {
-            if !settings.zygotes.contains(&spec) {
-                settings.zygotes.push(spec);
-            }
-        });
+        let live = self.sandboxes.count_zygotes(&spec);
+        let kept = self
+            .settings
+            .change(|settings| settings.keep_zygote(spec, live));
         kept.inspect_err(|_| undone(&view.id, &self.sandboxes.evict(&view.id)))?;
         Ok(view)
     }
@@ -113,12 +112,9 @@ impl Daemon {
     /// # Errors
     /// If there is none of this id, or the settings cannot be written; then it is there.
     pub fn evict(&self, id: &str) -> Result<()> {
-        let all = self.sandboxes.zygotes();
-        if let Some(ended) = all.into_iter().find(|zygote| zygote.id == id) {
-            let is_it =
-                |spec: &ZygoteSpec| spec.base == ended.base && spec.packages == ended.packages;
+        if let Some(spec) = self.sandboxes.zygote_spec(id) {
             self.settings
-                .change(|settings| settings.zygotes.retain(|spec| !is_it(spec)))?;
+                .change(|settings| settings.forget_zygote(&spec))?;
         }
         self.sandboxes.evict(id)
     }

@@ -6,9 +6,27 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use sandbox::SandboxError;
+use sandbox::{SandboxError, ZygoteSpec};
 
 use crate::bodies::Settings;
+
+impl Settings {
+    /// Has as many Zygotes of a kind at the next start as there are now. One that the daemon has evicted by itself is still
+    /// among them, so that what is made again in its place is no second one.
+    pub(crate) fn keep_zygote(&mut self, spec: ZygoteSpec, live: usize) {
+        let kept = self.zygotes.iter().filter(|kept| **kept == spec).count();
+        if kept < live.max(1) {
+            self.zygotes.push(spec);
+        }
+    }
+
+    /// Has one Zygote less of a kind at the next start, if there is one.
+    pub(crate) fn forget_zygote(&mut self, spec: &ZygoteSpec) {
+        if let Some(place) = self.zygotes.iter().position(|kept| kept == spec) {
+            self.zygotes.remove(place);
+        }
+    }
+}
 
 /// The settings, and the file that has the same.
 #[derive(Debug)]
@@ -74,4 +92,33 @@ fn write(path: &Path, settings: &Settings) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&aside, path)?;
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn modules(settings: &Settings) -> Vec<&[String]> {
+        let zygotes = settings.zygotes.iter();
+        zygotes.map(|zygote| zygote.modules.as_slice()).collect()
+    }
+
+    #[test]
+    fn as_many_equal_zygotes_are_kept_as_there_are() {
+        let spec = |module| ZygoteSpec::new("host", "/usr/bin/python3", &[module]);
+        let mut settings = Settings::default();
+        settings.keep_zygote(spec("json"), 1);
+        settings.keep_zygote(spec("ssl"), 1);
+        settings.keep_zygote(spec("json"), 2);
+        assert_eq!(modules(&settings), [["json"], ["ssl"], ["json"]]);
+        // One had been evicted by the daemon, and was made again.
+        settings.keep_zygote(spec("json"), 2);
+        settings.keep_zygote(spec("ssl"), 0);
+        assert_eq!(modules(&settings).len(), 3);
+        settings.forget_zygote(&spec("json"));
+        assert_eq!(modules(&settings), [["ssl"], ["json"]]);
+        settings.forget_zygote(&spec("json"));
+        settings.forget_zygote(&spec("json"));
+        assert_eq!(modules(&settings), [["ssl"]]);
+    }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox::{BaseSpec, Config, Exit, ExitStatus, Phase, Request};
+use sandbox::{BaseSpec, Config, Exit, ExitStatus, Phase, Request, ZygoteSpec};
 use sandbox_handlers::{Budget, HandlerSpec};
 use sandbox_service::Daemon;
 use sandbox_service::api::{Api, listen};
@@ -203,6 +203,27 @@ fn what_makes_no_sense_is_refused_and_said_why() {
         assert!(answer.contains(says), "{says}: {answer}");
     }
     assert!(served.client().list().unwrap().is_empty());
+}
+
+#[test]
+fn a_zygote_that_is_evicted_leaves_others_of_its_kind_to_the_next_start() {
+    let served = Served::start("equal");
+    let add = |module| {
+        let spec = ZygoteSpec::new("host", "/usr/bin/python3", &[module]);
+        served.daemon.add_zygote(spec).unwrap().id
+    };
+    let [first, second, _other] = ["json", "json", "ssl"].map(add);
+    let kept = || {
+        let text = std::fs::read(served.dir.path().join("settings.json")).unwrap();
+        let settings: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let zygotes = settings["zygotes"].as_array().unwrap().clone();
+        let modules = zygotes.iter().map(|zygote| zygote["modules"].to_string());
+        modules.collect::<Vec<_>>()
+    };
+    served.daemon.evict(&first).unwrap();
+    assert_eq!(kept(), [r#"["json"]"#, r#"["ssl"]"#]);
+    served.daemon.evict(&second).unwrap();
+    assert_eq!(kept(), [r#"["ssl"]"#]);
 }
 
 #[test]

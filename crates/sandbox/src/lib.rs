@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod base;
 mod begun;
 pub mod cache;

@@ -31,6 +31,7 @@ use ports::Ports;
 use settings::set;
 pub use subnet::Subnet;
 
+use crate::ahead::{Ahead, Stock};
 use crate::error::{Result, SandboxError, at, step};
 
 /// The network of a sandbox.
@@ -86,10 +87,16 @@ impl Lease {
     }
 }
 
+/// How many are made in advance, for when none comes back: the kernel takes the longer for one, the more there are.
+const STOCK: Stock = Stock { min: 2, max: 4 };
+
 /// Free network namespaces.
 #[derive(Debug)]
 pub(crate) struct Networks {
+    /// Those that had a sandbox.
     ready: Mutex<Vec<OwnedFd>>,
+    /// Those that had none yet.
+    ahead: Ahead<OwnedFd>,
     ports: Option<Ports>,
 }
 
@@ -105,6 +112,7 @@ impl Networks {
         let ports = bridge.map(|bridge| Ports::open(bridge, used));
         Ok(Self {
             ready: Mutex::default(),
+            ahead: Ahead::start("sandbox-nets", STOCK, || Ok(make))?,
             ports: ports.transpose()?,
         })
     }
@@ -115,7 +123,8 @@ impl Networks {
             Network::Host => Ok(None),
             Network::None => {
                 let ready = self.ready.lock().pop();
-                let namespace = ready.map_or_else(make, Ok)?;
+                let namespace = ready.or_else(|| self.ahead.take());
+                let namespace = namespace.map_or_else(make, Ok)?;
                 Ok(Some(Lease::Loopback(namespace)))
             }
             Network::Veth => Ok(Some(Lease::Port(self.ports()?.take()?))),

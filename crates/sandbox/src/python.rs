@@ -153,6 +153,20 @@ impl Sandboxes {
         live.iter().map(|living| living.zygote.view()).collect()
     }
 
+    /// Returns what a Zygote was to be; `None` if there is none of this id.
+    pub fn zygote_spec(&self, id: &str) -> Option<ZygoteSpec> {
+        let live = self.shared.zygotes.live.lock();
+        let living = live.iter().find(|living| living.zygote.id == id)?;
+        Some(living.zygote.spec.clone())
+    }
+
+    /// Returns how many Zygotes there are that were to be this.
+    pub fn count_zygotes(&self, spec: &ZygoteSpec) -> usize {
+        let live = self.shared.zygotes.live.lock();
+        let alike = live.iter().filter(|living| living.zygote.spec == *spec);
+        alike.count()
+    }
+
     /// Returns how starts of Python began.
     pub fn zygote_counts(&self) -> ZygoteCounts {
         self.shared.zygotes.counts()

@@ -18,11 +18,12 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use parking_lot::Mutex;
 use rawio::{fd, passing};
 
+use crate::ahead::Ahead;
 use crate::base::{self, BaseSpec};
 use crate::cgroup::Limits;
 use crate::confinement::confine_starter;
 use crate::error::{Result, SandboxError, step};
-use crate::rooms::{Room, Rooms};
+use crate::rooms::{self, Room};
 
 /// How long a thread may take to be done once the process that it starts was killed: one that waits for a disk cannot die
 /// before the disk answers.
@@ -74,7 +75,7 @@ pub(crate) struct Starters {
     /// Whose other ends the threads have.
     running: Mutex<Receiver<()>>,
     /// `None` until the base is mounted.
-    rooms: Option<Rooms>,
+    rooms: Option<Ahead<Room>>,
 }
 
 impl Starters {
@@ -112,18 +113,13 @@ impl Starters {
                 .map_err(step("copying a descriptor"))?;
             starters.add(&theirs, &runs, move || base::join(&namespace))?;
         }
-        starters.rooms = Some(Rooms::start(namespace, Limits::default().tmp_bytes)?);
+        starters.rooms = Some(rooms::ahead(namespace, Limits::default().tmp_bytes)?);
         Ok(starters)
     }
 
     /// Takes namespaces that are ready for one sandbox, if there are any.
     pub(crate) fn room(&self) -> Option<Room> {
-        self.rooms.as_ref().and_then(Rooms::take)
-    }
-
-    #[cfg(all(test, feature = "privileged"))]
-    pub(crate) const fn rooms(&self) -> Option<&Rooms> {
-        self.rooms.as_ref()
+        self.rooms.as_ref().and_then(Ahead::take)
     }
 
     /// Starts a thread that enters a namespace and then does what is asked of it.
