@@ -10,11 +10,12 @@
 //! - A small file is read whole. A miss in a large one predicts the chunks around it, the next miss in it twice as
 //!   much.
 //! - A miss in a small file predicts small files beside it in the directory and in those below, as an
-//!   interpreter reads its modules: first those of its kind. The next miss there predicts twice as much. When they
+//!   interpreter reads its modules: those of its kind, and few others. The next miss there predicts twice as much. When they
 //!   are missed in two neighbouring directories, all of these [are included](Predictor::with_parents), and
-//!   when in many anywhere, all directories.
-//! - The libraries that a program [is linked with](Predictor::linked), and the parts of its file that the loader
-//!   [reads](Predictor::loaded), are predicted as soon as they are known.
+//!   when in many anywhere, all directories. A program says little about those beside it.
+//! - The libraries that a program [is linked with](Predictor::linked), the parts of its file that the loader
+//!   [reads](Predictor::loaded), and those that are read when it [runs](Predictor::run), are predicted as soon as they are
+//!   known.
 //!
 //! Predictions are counted by place. Where few of them are used, no more are made.
 //!
@@ -44,6 +45,16 @@ use runs::Runs;
 
 /// A file of so many bytes is small, if a round trip is not worth more.
 const SMALL_BYTES: u64 = 512 << 10;
+/// The part of a round trip's worth that the first miss in a directory is worth, and of a program.
+const PART: u64 = 8;
+const PROGRAM_PART: u64 = 64;
+/// The part of a window that is for files of other kinds than the one that was missed.
+const OTHER_KINDS: u64 = 4;
+/// A file of so many round trips' worth of bytes that a program is linked with is brought whole.
+const LINKED_WHOLE: u64 = 2;
+/// Chunks at the start and at the end of such a file that the loader reads first.
+const LINKED_START: u32 = 2;
+const LINKED_END: u32 = 3;
 /// Directories with a miss of a small file, after which all small files are brought.
 const SWEEP_AFTER: usize = 24;
 
@@ -58,11 +69,15 @@ pub struct FileChunks {
     pub bytes: u64,
     /// Its directory, by any number that its neighbours share.
     pub directory: u32,
-    /// What sort of content it has, by any number that files alike share: those of one extension.
+    /// What sort of content it has, by any number that files alike share: those of one extension;
+    /// [`PROGRAM`](Self::PROGRAM) of programs and libraries.
     pub kind: u32,
 }
 
 impl FileChunks {
+    /// The kind of programs and libraries: one says little about those beside it.
+    pub const PROGRAM: u32 = u32::MAX;
+
     const fn end(&self) -> u32 {
         self.first + self.chunks
     }
@@ -206,7 +221,8 @@ impl Predictor {
     }
 
     /// Records that a program is linked with the file that begins with this chunk, and returns the
-    /// prediction for it: its two ends, where the loader looks first, and then what lies between them.
+    /// prediction for it: its two ends, where the loader looks first, and what lies between them if it is small. Of a large
+    /// one, its content says what is [loaded](Self::loaded) and [run](Self::run).
     pub fn linked(&mut self, first: u32) -> Predicted {
         let mut predicted = Predicted::default();
         let Some(at) = self.file_of(first) else {
@@ -214,14 +230,14 @@ impl Predictor {
         };
         let (file, worth) = (self.files[at], self.gain.round_trip_bytes);
         let (whole, soon) = (file.first..file.end(), &mut predicted.soon);
-        for end in [whole.start, whole.end - 1] {
-            self.predict(file, end..end + 1, Group::Linked, u64::MAX, soon);
+        let start = whole.start..(whole.start + LINKED_START).min(whole.end);
+        let end = whole.end.saturating_sub(LINKED_END).max(whole.start)..whole.end;
+        for part in [start, end] {
+            self.predict(file, part, Group::Linked, u64::MAX, soon);
         }
-        let most = match file.bytes <= worth.saturating_mul(8) {
-            true => u64::MAX,
-            false => worth / 4,
-        };
-        self.predict(file, whole, Group::Linked, most, &mut predicted.later);
+        if file.bytes <= worth.saturating_mul(LINKED_WHOLE) {
+            self.predict(file, whole, Group::Linked, u64::MAX, &mut predicted.later);
+        }
         predicted
     }
 
@@ -230,8 +246,22 @@ impl Predictor {
         let mut predicted = Predicted::default();
         if let Some(at) = self.file_of(chunks.start) {
             let (file, worth) = (self.files[at], self.gain.round_trip_bytes);
-            let inside = chunks.start..chunks.end.min(file.end());
+            // The kernel reads around a page that is not there, and so the end of the chunk before.
+            let start = chunks.start.saturating_sub(1).max(file.first);
+            let inside = start..chunks.end.min(file.end());
             self.predict(file, inside, Group::Linked, worth, &mut predicted.soon);
+        }
+        predicted
+    }
+
+    /// Records that a program that is loaded may read these chunks of a file when it runs, and returns the prediction for
+    /// them.
+    pub fn run(&mut self, chunks: Range<u32>) -> Predicted {
+        let mut predicted = Predicted::default();
+        if let Some(at) = self.file_of(chunks.start) {
+            let file = self.files[at];
+            let inside = chunks.start..chunks.end.min(file.end());
+            self.predict(file, inside, Group::Linked, u64::MAX, &mut predicted.later);
         }
         predicted
     }
@@ -268,13 +298,21 @@ impl Predictor {
     /// Predicts small files beside one that was read, in its directory and in those beside it.
     fn beside(&mut self, at: usize, before: Option<Seen>, predicted: &mut Vec<Range<u32>>) {
         let directory = self.files[at].directory;
-        let (group, part) = match before {
-            None => (Group::Directory(directory), 8),
-            Some(Seen::Predicted(group @ (Group::Directory(_) | Group::Branch(_)))) => (group, 8),
+        let own = Group::Directory(directory);
+        let (group, before) = match before {
+            None => (own, None),
+            Some(Seen::Predicted(group @ (Group::Directory(_) | Group::Branch(_)))) => {
+                (group, before)
+            }
+            // The first file of a directory says as much as a miss, also when it was known that it is read.
+            Some(Seen::Predicted(Group::Linked)) if self.groups.window(own) == 0 => (own, None),
             Some(_) => return,
         };
+        let is_program = self.files[at].kind == FileChunks::PROGRAM;
+        let part = if is_program { PROGRAM_PART } else { PART };
         self.near(at, group, before, part, predicted);
         if before.is_none()
+            && !is_program
             && let Some(above) = self.branches.missed(directory)
         {
             self.near(at, Group::Branch(above), before, 2, predicted);
@@ -309,12 +347,21 @@ impl Predictor {
         let fresh = next.filter(|file| !self.seen.contains_key(&file.first) && self.is_small(file));
         let (alike, others): (Vec<_>, Vec<_>) = fresh.partition(|file| file.kind == kind);
         let mut chosen = Vec::new();
-        for file in alike.into_iter().chain(others) {
-            if left == 0 {
-                break;
+        let mut take = |files: Vec<FileChunks>, left: &mut u64| {
+            for file in files {
+                if *left == 0 {
+                    break;
+                }
+                *left = left.saturating_sub(file.bytes);
+                chosen.push(file);
             }
-            left = left.saturating_sub(file.bytes);
-            chosen.push(file);
+        };
+        let least = left / OTHER_KINDS;
+        take(alike, &mut left);
+        if kind != FileChunks::PROGRAM {
+            let others = others.into_iter();
+            let others = others.filter(|file| file.kind != FileChunks::PROGRAM);
+            take(others.collect(), &mut left.min(least));
         }
         for file in chosen {
             self.predict(file, file.first..file.end(), group, u64::MAX, predicted);

@@ -153,29 +153,64 @@ fn a_miss_predicts_what_lies_in_directories_below() {
 }
 
 #[test]
+fn programs_say_little_about_those_beside_them() {
+    // Programs, with a text between each two.
+    let kind = |at: u32| FileChunks {
+        kind: [FileChunks::PROGRAM, 1][(at % 2) as usize],
+        ..file(at, 1, 0)
+    };
+    let mut predictor = predictor((0..40).map(kind).collect(), 128);
+    assert_eq!(all(predictor.touched(10)), [12, 14]);
+    assert_eq!(all(predictor.touched(20)), [22, 24, 26, 28]);
+    // Nor do texts say anything about programs.
+    let predicted = all(predictor.touched(1));
+    assert!(
+        predicted.len() == 8 && predicted.iter().all(|at| at % 2 == 1),
+        "{predicted:?}"
+    );
+}
+
+#[test]
+fn the_first_file_of_a_directory_brings_others_although_it_was_known() {
+    let files = (0..20).map(|at| file(at, 1, 0)).collect();
+    let mut predictor = predictor(files, 32);
+    assert_eq!(all(predictor.linked(5)), [5]);
+    assert_eq!(all(predictor.touched(5)), [6, 7, 8, 9]);
+    assert_eq!(all(predictor.linked(15)), [15]);
+    assert_eq!(all(predictor.touched(15)), []);
+}
+
+#[test]
 fn what_a_program_is_linked_with_begins_to_come_at_once() {
-    let mut predictor = predictor(vec![file(0, 4, 0), file(4, 40, 1), file(44, 900, 1)], 16);
+    let mut predictor = predictor(vec![file(0, 4, 0), file(4, 30, 1), file(34, 900, 1)], 16);
     // The loader looks at both ends first.
     let whole = predictor.linked(4);
-    assert_eq!((whole.soon, whole.later), (vec![4..5, 43..44], one(5..43)));
-    let large = predictor.linked(44);
-    assert_eq!(
-        (large.soon, large.later),
-        (vec![44..45, 943..944], one(45..49))
-    );
+    assert_eq!((whole.soon, whole.later), (vec![4..6, 31..34], one(6..31)));
+    // Of a large one, its content says what is read.
+    let large = predictor.linked(34);
+    assert_eq!((large.soon, large.later), (vec![34..36, 931..934], vec![]));
     assert_eq!(predictor.linked(4), Predicted::default());
 }
 
 #[test]
 fn what_a_loader_reads_is_predicted_within_its_file() {
     let mut predictor = predictor(vec![file(0, 40, 0), file(40, 40, 0)], 16);
-    assert_eq!(predictor.loaded(10..13).soon, one(10..13));
+    // With what the kernel reads around it.
+    assert_eq!(predictor.loaded(10..13).soon, one(9..13));
     assert_eq!(predictor.loaded(12..15).soon, one(13..15));
     // A program that claims to have more than it is told.
-    assert_eq!(predictor.loaded(38..1000).soon, one(38..40));
+    assert_eq!(predictor.loaded(38..1000).soon, one(37..40));
     assert_eq!(predictor.loaded(200..201), Predicted::default());
     // No more than a round trip is worth.
     assert_eq!(predictor.loaded(40..80).soon, one(40..56));
+}
+
+#[test]
+fn what_runs_comes_later_within_its_file() {
+    let mut predictor = predictor(vec![file(0, 40, 0), file(40, 40, 0)], 2);
+    let run = predictor.run(10..1000);
+    assert_eq!((run.soon, run.later), (vec![], one(10..40)));
+    assert_eq!(predictor.run(200..201), Predicted::default());
 }
 
 #[test]

@@ -20,7 +20,7 @@ use blocks::{FileId, NodeKind, Tree};
 use chunks::CHUNK_MAX;
 use chunks::index::Index;
 use chunks::links::Links;
-use libraries::Libraries;
+use libraries::{Libraries, is_library};
 use linked::Linked;
 
 /// A line with a shorter round trip needs no readahead of ours: the kernel's is enough.
@@ -150,7 +150,13 @@ impl ReadAhead {
             return next;
         };
         let files = state.libraries.first(index.tree());
-        state.load(index, files, content, &mut next);
+        state.load(index, files.clone(), content, &mut next);
+        // What the C library reads itself, and the shell.
+        if let Some(links) = self.links.get() {
+            for file in files {
+                state.follow(index, links, file, line, content, &mut next);
+            }
+        }
         next
     }
 
@@ -205,16 +211,18 @@ impl State {
 
     /// Predicts what a file is linked with, if it is a program, as far as its content is here.
     fn link(&mut self, index: &Index, file: FileId, content: &Lookup<'_>, next: &mut Next) {
-        match self.libraries.of(index, file, content) {
-            Ok(linked) => {
-                for part in linked.parts {
-                    next.add(self.predictor.loaded(part));
-                }
-                self.load(index, linked.files, content, next);
-            }
-            // The rest of its prediction depends on this.
-            Err(missing) => next.soon.insert(0, missing),
+        let linked = self.libraries.of(index, file, content);
+        // The rest of its prediction depends on this.
+        if let Some(missing) = linked.missing {
+            next.soon.insert(0, missing);
         }
+        for part in linked.parts {
+            next.add(self.predictor.loaded(part));
+        }
+        for part in linked.run {
+            next.add(self.predictor.run(part));
+        }
+        self.load(index, linked.files, content, next);
     }
 
     /// Predicts files that programs are linked with, and what these are linked with, too, as soon as they are here.
@@ -245,12 +253,18 @@ fn files(index: &Index) -> Vec<FileChunks> {
         .filter(|(_, inode)| inode.attr.kind == NodeKind::File);
     let chunks = files.map(|(file, inode)| {
         let numbers = index.covering(file, 0, inode.attr.size);
+        let kind = kinds.get(&file).copied().unwrap_or_default();
+        let is_program = kind == 0 && inode.attr.perm & 0o111 != 0;
         FileChunks {
             first: numbers.start,
             chunks: numbers.end - numbers.start,
             bytes: inode.attr.size,
             directory: parents.get(&file).map_or(0, |dir| dir.0),
-            kind: kinds.get(&file).copied().unwrap_or_default(),
+            kind: if is_program {
+                FileChunks::PROGRAM
+            } else {
+                kind
+            },
         }
     });
     chunks.collect()
@@ -264,6 +278,10 @@ fn kinds(tree: &Tree) -> HashMap<FileId, u32> {
         .filter(|(_, inode)| inode.attr.kind == NodeKind::Dir);
     for (dir, _) in dirs {
         for (name, file) in tree.entries(dir) {
+            if is_library(name) {
+                kinds.insert(file, FileChunks::PROGRAM);
+                continue;
+            }
             let Some(dot) = name.iter().rposition(|byte| *byte == b'.') else {
                 continue;
             };
@@ -302,6 +320,7 @@ fn parents(tree: &Tree) -> HashMap<FileId, FileId> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
     use std::ops::ControlFlow;
     use std::sync::Arc;
 
@@ -333,28 +352,37 @@ mod tests {
                 ("ld.so.cache", 2),
                 ("libc.so.6", 3),
                 ("libz.so", 4),
+                ("passwd", 5),
             ]),
             Node::file(5 << 17),
             Node::file(100),
-            Node::file(3 << 17),
+            Node::file(9 << 17),
+            Node::file(100),
             Node::file(100),
         ];
         let tree = Arc::new(tree(&nodes).unwrap());
-        let ids = (0..10_u8).map(|n| blocks::ContentId::of(&[n])).collect();
+        let ids = (0..17_u8).map(|n| blocks::ContentId::of(&[n])).collect();
         let index = Index::new(b"x", tree, ids).unwrap();
         let line = |millis| Line {
             round_trip: Duration::from_millis(millis),
             rate: 50_000_000,
         };
+        let soon = |next: &Next| {
+            let soon: BTreeSet<_> = next.soon.iter().copied().collect();
+            soon.into_iter().collect::<Vec<_>>()
+        };
         let ahead = ReadAhead::default();
         assert_eq!(ahead.begin(&index, line(1), &|_| None), Next::default());
         let next = ahead.begin(&index, line(20), &|_| None);
         // The list, and both ends of the library.
-        let mut soon = next.soon.clone();
-        soon.sort_unstable();
-        soon.dedup();
-        assert_eq!(soon, [5, 6, 8], "{next:?}");
-        assert_eq!(next.later, [7]);
+        assert_eq!(soon(&next), [5, 6, 7, 12, 13, 14], "{next:?}");
+        assert_eq!(next.later, [8, 9, 10, 11]);
+        // And what the library reads, if the service says it.
+        let ahead = ReadAhead::default();
+        let found = BTreeMap::from([(FileId(3), vec![FileId(5)])]);
+        ahead.know_links(Links::new(&found));
+        let next = ahead.begin(&index, line(20), &|_| None);
+        assert_eq!(soon(&next), [5, 6, 7, 12, 13, 14, 16], "{next:?}");
     }
 
     #[test]

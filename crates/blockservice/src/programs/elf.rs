@@ -25,7 +25,8 @@ const LOADED_MAX: u64 = 8 << 20;
 const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
-/// The flag of a segment that is written to.
+/// The flags of a segment that is executed, and of one that is written to.
+const PF_X: u64 = 1;
 const PF_W: u64 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
@@ -59,6 +60,10 @@ pub struct Loads {
     pub runpath: Vec<u8>,
     /// Bytes of its own file: the tables of relocations, and what these change.
     pub parts: Vec<Range<u64>>,
+    /// Bytes of its own file that are code.
+    pub code: Vec<Range<u64>>,
+    /// Bytes of its own file that are neither code nor written to: constants, and tables of the loader.
+    pub constants: Vec<Range<u64>>,
 }
 
 /// A part of the file that a program header is about.
@@ -75,14 +80,53 @@ struct Segment {
 /// # Errors
 /// If it is no program, or a part of it that is needed is missing.
 pub fn loads(read: &Reader<'_>) -> Result<Loads, Unread> {
+    match loads_so_far(read)? {
+        (loads, None) => Ok(loads),
+        (_, Some(missing)) => Err(Unread::Missing(missing)),
+    }
+}
+
+/// Returns what the loader of a program reads, as far as it can be told, and where the content begins that is missing to
+/// tell the rest. The first bytes of a file tell its segments.
+///
+/// # Errors
+/// If it is no program, or its first bytes are missing.
+pub fn loads_so_far(read: &Reader<'_>) -> Result<(Loads, Option<u64>), Unread> {
     let segments = segments(read)?;
     let mut loads = Loads::default();
+    let mut left = LOADED_MAX;
+    for load in segments.iter().filter(|segment| segment.kind == PT_LOAD) {
+        let end = load.offset.checked_add(load.len).ok_or(Unread::Other)?;
+        match load.flags & (PF_X | PF_W) {
+            0 => loads.constants.push(load.offset..end),
+            PF_X => loads.code.push(load.offset..end),
+            _ => {
+                let len = load.len.min(left);
+                left -= len;
+                loads.parts.push(load.offset..load.offset + len);
+            }
+        }
+    }
+    match add_dynamic(read, &segments, left, &mut loads) {
+        Ok(()) => Ok((loads, None)),
+        Err(Unread::Missing(at)) => Ok((loads, Some(at))),
+        Err(Unread::Other) => Err(Unread::Other),
+    }
+}
+
+/// Adds what the dynamic section of a program tells, of which `left` bytes may be read.
+fn add_dynamic(
+    read: &Reader<'_>,
+    segments: &[Segment],
+    mut left: u64,
+    loads: &mut Loads,
+) -> Result<(), Unread> {
     let of_kind = |kind| segments.iter().filter(move |segment| segment.kind == kind);
     if let Some(interpreter) = of_kind(PT_INTERP).next() {
         loads.interpreter = Some(text(read, interpreter.offset, NAME_MAX)?);
     }
     let Some(dynamic) = of_kind(PT_DYNAMIC).next() else {
-        return Ok(loads);
+        return Ok(());
     };
     let len = usize::try_from(dynamic.len.min(DYNAMIC_MAX)).map_err(|_| Unread::Other)?;
     let entries = read(dynamic.offset, len)?;
@@ -105,17 +149,14 @@ pub fn loads(read: &Reader<'_>) -> Result<Loads, Unread> {
         let start = offset(value(*address)?)?;
         Some((start, value(*len)?))
     });
-    let written = of_kind(PT_LOAD).filter(|load| load.flags & PF_W != 0);
-    let written = written.map(|load| (load.offset, load.len));
-    let mut left = LOADED_MAX;
-    for (start, len) in tables.chain(written) {
+    for (start, len) in tables {
         let len = len.min(left);
         left -= len;
         let end = start.checked_add(len).ok_or(Unread::Other)?;
         loads.parts.push(start..end);
     }
     let Some(strings) = value(DT_STRTAB) else {
-        return Ok(loads);
+        return Ok(());
     };
     let table = offset(strings).ok_or(Unread::Other)?;
     let needed = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED);
@@ -128,7 +169,7 @@ pub fn loads(read: &Reader<'_>) -> Result<Loads, Unread> {
         (None, Some(at)) => loads.rpath = string(at, DIRECTORIES_MAX)?,
         (None, None) => {}
     }
-    Ok(loads)
+    Ok(())
 }
 
 fn segments(read: &Reader<'_>) -> Result<Vec<Segment>, Unread> {
@@ -263,12 +304,38 @@ pub(crate) mod tests {
         assert_eq!(
             parts,
             [
+                2000..3000,
                 0x200..0x200 + 240,
                 0x400..0x400 + 48,
-                0x500..0x510,
-                2000..3000
+                0x500..0x510
             ]
         );
+        // The first bytes tell what is written to, before the dynamic section is here.
+        let so_far = loads_so_far(&|at, len| match at {
+            1024.. => Err(Unread::Missing(at)),
+            _ => Ok(bytes[usize::try_from(at).unwrap()..][..len].to_vec()),
+        });
+        let (loads, missing) = so_far.unwrap();
+        assert_eq!(missing, Some(1024));
+        assert_eq!(loads.parts.as_slice(), std::slice::from_ref(&(2000..3000)));
+    }
+
+    #[test]
+    fn code_and_constants_are_told_apart() {
+        let own = own();
+        let loads = of(&own, |_| true).unwrap();
+        let at = |text: &[u8]| {
+            let found = own.windows(text.len()).position(|bytes| bytes == text);
+            u64::try_from(found.unwrap()).unwrap()
+        };
+        let is_in = |ranges: &[Range<u64>], at: u64| ranges.iter().any(|range| range.contains(&at));
+        let constant = at(b"read only, and not executed");
+        assert!(is_in(&loads.constants, constant) && !is_in(&loads.code, constant));
+        assert!(!loads.code.is_empty());
+        for code in &loads.code {
+            assert!(!code.is_empty() && code.end <= own.len() as u64);
+            assert!(!is_in(&loads.constants, code.start));
+        }
     }
 
     #[test]

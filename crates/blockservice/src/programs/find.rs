@@ -1,16 +1,16 @@
-//! Reads what the programs of a source are linked with.
+//! Reads what the programs of a source are linked with, and which files they name.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use blocks::{FileId, NodeKind};
 use chunks::index::{CHUNK_BYTES, Index};
 use chunks::links::Links;
 
-use super::elf::{Unread, loads};
+use super::elf::{Loads, Unread, loads};
 use super::modules::CACHE;
-use super::{libraries, modules, python};
+use super::{libraries, modules, named, python};
 
 /// Chunks that are read of one program: its headers, its names and its dynamic section lie in a few.
 const CHUNKS_OF_ONE: usize = 16;
@@ -40,6 +40,9 @@ pub fn find(index: &Index, content: &Content<'_>, goes_on: &dyn Fn() -> bool) ->
     let configuration: Vec<_> = configuration.collect();
     let libraries = libraries::Finder::new(tree, &configuration);
     let mut modules = modules::Finder::new(tree);
+    let mut named = named::Finder::new(tree);
+    // Files that were named, and may name others.
+    let mut texts = VecDeque::new();
     let mut found = BTreeMap::new();
     let mut known = HashSet::new();
     for (dir, _) in tree
@@ -71,8 +74,26 @@ pub fn find(index: &Index, content: &Content<'_>, goes_on: &dyn Fn() -> bool) ->
                 return None;
             }
             if let Some(loads) = files.loads(file) {
-                found.insert(file, libraries.of(dir, &loads));
+                let mut targets = libraries.of(dir, &loads);
+                targets.extend(modules.of_interpreter(name));
+                let names = named.of(&files.named(file, &loads));
+                texts.extend(&names);
+                targets.extend(names);
+                found.insert(file, targets);
             }
+        }
+    }
+    while let Some(file) = texts.pop_front() {
+        if found.contains_key(&file) || !known.insert(file) {
+            continue;
+        }
+        if !goes_on() {
+            return None;
+        }
+        if let Some(paths) = files.text(file) {
+            let names = named.of(&paths);
+            texts.extend(&names);
+            found.insert(file, names);
         }
     }
     for targets in found.values_mut() {
@@ -126,8 +147,36 @@ impl Files<'_> {
         python::imports(&self.start(file, python::MODULE_MAX)?)
     }
 
+    /// Returns the paths in the constants of a program, as far as these are read.
+    fn named(&self, file: FileId, loads: &Loads) -> Vec<Vec<u8>> {
+        let mut paths = named::Paths::default();
+        let mut left = named::CONSTANTS_MAX;
+        for part in &loads.constants {
+            let len = (part.end - part.start).min(left);
+            left -= len;
+            for number in self.index.covering(file, part.start, len) {
+                let Some(chunk) = self.chunk(number) else {
+                    return paths.take();
+                };
+                paths.add(&chunk);
+            }
+            // What lies behind it is something else.
+            paths.add(&[0]);
+        }
+        paths.take()
+    }
+
+    /// Returns the paths in a text file; `None` if it is none.
+    fn text(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
+        let size = self.index.tree().inode(file)?.attr.size;
+        if size > named::TEXT_MAX as u64 {
+            return None;
+        }
+        named::paths_of_text(&self.start(file, named::TEXT_MAX)?)
+    }
+
     /// Returns what a program is loaded with.
-    fn loads(&self, file: FileId) -> Option<super::elf::Loads> {
+    fn loads(&self, file: FileId) -> Option<Loads> {
         let read: std::cell::RefCell<HashMap<u32, Arc<Vec<u8>>>> = std::cell::RefCell::default();
         let chunk = |number: u32| {
             let mut read = read.borrow_mut();

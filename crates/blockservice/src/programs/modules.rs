@@ -13,7 +13,27 @@ pub(super) const CACHE: &[u8] = b"__pycache__";
 const PACKAGE: &[u8] = b"__init__";
 /// Directories of modules have these names; the library of a release, `python3.11`, begins with the first.
 const RELEASE: &[u8] = b"python3";
+const INTERPRETER: &[u8] = b"python3.";
 const DIRECTORIES: [&[u8]; 3] = [b"lib-dynload", b"dist-packages", b"site-packages"];
+/// What an interpreter imports before the first line of a script. Others are in the interpreter itself since 3.11.
+const AT_ITS_START: [&[u8]; 4] = [
+    b"encodings",
+    b"encodings.aliases",
+    b"encodings.utf_8",
+    b"sitecustomize",
+];
+const BEFORE_3_11: [&[u8]; 10] = [
+    b"codecs",
+    b"io",
+    b"abc",
+    b"site",
+    b"os",
+    b"stat",
+    b"posixpath",
+    b"genericpath",
+    b"_collections_abc",
+    b"_sitebuiltins",
+];
 /// Directories of modules that are taken.
 const ROOTS_MAX: usize = 64;
 /// Packages that a module lies in, one in the other.
@@ -67,6 +87,32 @@ impl<'a> Finder<'a> {
             }
         }
         found
+    }
+
+    /// Returns the compiled modules that each program of an interpreter of this name, `python3.11`, begins with.
+    pub(super) fn of_interpreter(&mut self, name: &[u8]) -> Vec<FileId> {
+        let minor = name.strip_prefix(INTERPRETER).map(std::str::from_utf8);
+        let Some(minor) = minor.and_then(|minor| minor.ok()?.parse::<u8>().ok()) else {
+            return Vec::new();
+        };
+        let tag = format!("cpython-3{minor}.pyc");
+        let roots = self.roots.clone();
+        let others: &[&[u8]] = if minor < 11 { &BEFORE_3_11 } else { &[] };
+        let imports = AT_ITS_START.iter().chain(others);
+        let imports: Vec<_> = imports
+            .map(|module| Import {
+                module: module.to_vec(),
+                ..Import::default()
+            })
+            .collect();
+        // A module with the tag of this release lies in a library of this release.
+        let library = roots.into_iter().find(|root| {
+            let found = self.child(*root, tag.as_bytes(), AT_ITS_START[0]);
+            found.0.is_some()
+        });
+        library.map_or_else(Vec::new, |library| {
+            self.of(library, tag.as_bytes(), &imports)
+        })
     }
 
     /// Adds what an import finds in a directory; returns whether it is there.

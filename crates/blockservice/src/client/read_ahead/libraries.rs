@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::Lookup;
-use crate::programs::elf::{Unread, loads};
+use crate::programs::elf::{Loads, Unread, loads_so_far};
 use blocks::{FileId, NodeKind, Tree};
 use chunks::index::{CHUNK_BYTES, Index};
 
@@ -31,8 +31,12 @@ const SAME_NAME_MAX: usize = 2;
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) files: Vec<FileId>,
-    /// Chunks of the program itself.
+    /// Chunks of the program itself that the loader reads.
     pub(super) parts: Vec<Range<u32>>,
+    /// Chunks of the program itself that may be read when it runs: the loader's tables, code, and constants of this code.
+    pub(super) run: Vec<Range<u32>>,
+    /// A missing chunk that is needed to tell more: the file waits for it now.
+    pub(super) missing: Option<u32>,
 }
 
 /// Which files are known, and which are waited for.
@@ -65,16 +69,9 @@ impl Libraries {
         self.waiting.remove(&number).unwrap_or_default()
     }
 
-    /// Returns what the loader of a program reads; nothing if the file is no program.
-    ///
-    /// # Errors
-    /// The number of a missing chunk that is needed: the file waits for it now.
-    pub(super) fn of(
-        &mut self,
-        index: &Index,
-        file: FileId,
-        content: &Lookup<'_>,
-    ) -> Result<Loaded, u32> {
+    /// Returns what the loader of a program reads, as far as the content that is here tells; nothing if the file is no
+    /// program.
+    pub(super) fn of(&mut self, index: &Index, file: FileId, content: &Lookup<'_>) -> Loaded {
         let read = |offset: u64, len: usize| {
             let mut bytes = Vec::new();
             for number in index.covering(file, offset, len as u64) {
@@ -87,15 +84,15 @@ impl Libraries {
             }
             Ok(bytes)
         };
-        let loads = match loads(&read) {
-            Ok(loads) => loads,
-            Err(Unread::Other) => return Ok(Loaded::default()),
-            Err(Unread::Missing(number)) => {
-                let number = u32::try_from(number).unwrap_or(u32::MAX);
-                self.waiting.entry(number).or_default().push(file);
-                return Err(number);
-            }
+        let (loads, missing) = match loads_so_far(&read) {
+            Ok((loads, missing)) => (loads, missing),
+            Err(Unread::Missing(number)) => (Loads::default(), Some(number)),
+            Err(Unread::Other) => return Loaded::default(),
         };
+        let missing = missing.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        if let Some(number) = missing {
+            self.waiting.entry(number).or_default().push(file);
+        }
         let tree = index.tree();
         let by_name = self.by_name.get_or_insert_with(|| by_name(tree));
         let loader = loads.interpreter.iter();
@@ -106,13 +103,25 @@ impl Libraries {
         let beside = BESIDE.into_iter().filter(|_| !needed.is_empty());
         let names = needed.iter().copied().chain(beside);
         let files = names.filter_map(|name| by_name.get(name));
-        let parts = loads.parts.into_iter();
-        let parts = parts.map(|part| index.covering(file, part.start, part.end - part.start));
-        Ok(Loaded {
+        let chunks = |part: &Range<u64>| index.covering(file, part.start, part.end - part.start);
+        Loaded {
             files: files.flatten().copied().collect(),
-            parts: parts.collect(),
-        })
+            parts: loads.parts.iter().map(chunks).collect(),
+            run: parts_of_run(&loads).map(chunks).collect(),
+            missing,
+        }
     }
+}
+
+/// Returns the parts of a file that may be read when it runs, the most probable first. More constants than code are
+/// data, of which little is read.
+fn parts_of_run(loads: &Loads) -> impl Iterator<Item = &Range<u64>> {
+    let len = |ranges: &[Range<u64>]| ranges.iter().map(|part| part.end - part.start).sum::<u64>();
+    let (code, constants) = (len(&loads.code), len(&loads.constants));
+    let is_code = constants <= code.saturating_mul(2);
+    let (tables, others) = loads.constants.split_at(loads.constants.len().min(1));
+    let all = tables.iter().chain(&loads.code).chain(others);
+    all.filter(move |_| is_code)
 }
 
 /// Returns the files of a source that loaders of programs may read, by name.
@@ -123,8 +132,7 @@ fn by_name(tree: &Tree) -> HashMap<Vec<u8>, Vec<FileId>> {
         .filter(|(_, inode)| inode.attr.kind == NodeKind::Dir);
     for (dir, _) in dirs {
         for (name, file) in tree.entries(dir) {
-            let is_library = name.windows(IN_NAMES.len()).any(|part| part == IN_NAMES);
-            if !is_library && !BESIDE.contains(&name) {
+            if !is_library(name) && !BESIDE.contains(&name) {
                 continue;
             }
             let Some(file) = file_behind(tree, dir, file) else {
@@ -137,6 +145,11 @@ fn by_name(tree: &Tree) -> HashMap<Vec<u8>, Vec<FileId>> {
         }
     }
     by_name
+}
+
+/// Returns whether a file of this name is a library.
+pub(super) fn is_library(name: &[u8]) -> bool {
+    name.windows(IN_NAMES.len()).any(|part| part == IN_NAMES)
 }
 
 /// Follows symbolic links from a name in a directory to a file.

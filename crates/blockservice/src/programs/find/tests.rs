@@ -161,3 +161,59 @@ fn hostile_programs_cost_a_bounded_number_of_chunks() {
     assert!(links.is_empty());
     assert_eq!(read.load(Relaxed), CHUNKS_OF_ONE);
 }
+
+#[test]
+fn files_that_programs_and_their_configuration_name_are_linked() {
+    let mut run = Node::file(0);
+    run.attr.perm = 0o755;
+    let nodes = [
+        Node::dir(&[("bin", 1), ("etc", 2), ("lib", 3), ("localtime", 4)]),
+        Node::dir(&[("server", 5), ("python3.11", 6)]),
+        Node::dir(&[("server.conf", 7), ("on", 8), ("big", 9)]),
+        Node::dir(&[("mod_a.so", 10), ("python3.11", 11)]),
+        Node::symlink("/etc/zone"),
+        run.clone(),
+        run,
+        Node::file(0),
+        Node::dir(&[("a.conf", 12), ("b.txt", 13)]),
+        Node::file(0),
+        Node::file(0),
+        Node::dir(&[("encodings", 14), ("__pycache__", 15)]),
+        Node::file(0),
+        Node::file(0),
+        Node::dir(&[("__pycache__", 16)]),
+        Node::dir(&[("sitecustomize.cpython-311.pyc", 17)]),
+        Node::dir(&[
+            ("__init__.cpython-311.pyc", 18),
+            ("utf_8.cpython-311.pyc", 19),
+        ]),
+        Node::file(0),
+        Node::file(0),
+        Node::file(0),
+    ];
+    let mut server = program("gone.so", 3 * CHUNK_MAX);
+    // One path lies in two chunks, one is of a file that is too large, and one of none.
+    let paths = b"\0conf=/etc/server.conf\0/etc/big\0/etc/gone\0";
+    server[CHUNK_MAX - 16..][..paths.len()].copy_from_slice(paths);
+    let source = source(
+        &nodes,
+        &[
+            (5, server),
+            (6, program("gone.so", 8192)),
+            (7, b"# /etc/on/b.txt\ninclude /etc/on/*.conf;\n".to_vec()),
+            (9, vec![b'x'; (1 << 20) + 1]),
+            (10, b"no library".to_vec()),
+            (12, b"load modules/mod_a.so\nself /etc/server.conf".to_vec()),
+            (13, b"text".to_vec()),
+            (17, module(3495, &[])),
+            (18, module(3495, &[])),
+            (19, module(3495, &[])),
+        ],
+    );
+    let links = source.links();
+    assert_eq!(of(&links, 5), [7]);
+    assert_eq!(of(&links, 7), [12]);
+    assert_eq!(of(&links, 12), [10, 7]);
+    // What an interpreter begins with.
+    assert_eq!(of(&links, 6), [18, 19, 17]);
+}
