@@ -16,7 +16,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::signal::Signal;
 use nix::sys::stat::minor;
 
-use lab::service::{Service, signal_to};
+use lab::service::{Service, signal_to, umount};
 use lab::stopped::Stopped;
 use lab::{Lab, busybox_root, fails, noise, ok, output, until};
 use testkit::undisturbed::undisturbed;
@@ -305,7 +305,7 @@ fn privileged_a_source_that_hangs_is_not_scanned_for_ever() {
 #[test]
 fn privileged_the_node_goes_on_while_it_waits_for_a_source_that_hangs() {
     let lab = Lab::new();
-    let service = Service::start(&lab);
+    let mut service = Service::start(&lab);
     let root = lab.make_dir("root");
     busybox_root(&root);
     let source = lab.mount(&root, "source", &["--standalone"]);
@@ -324,12 +324,24 @@ fn privileged_the_node_goes_on_while_it_waits_for_a_source_that_hangs() {
         "answer = 42\n"
     );
     assert!(mount.try_wait().unwrap().is_none(), "it waits");
+    service.until_state(&mountpoint, "starting");
+    assert_eq!(lab.status(&mountpoint)["state"], "starting");
     drop(stopped);
     assert!(mount.wait().unwrap().success());
     assert_eq!(
         ok(cat(&mountpoint.join("etc/config")).arg("/dev/null")),
         "answer = 42\n"
     );
+    // The same when a node makes it again, as after a reboot.
+    service.kill_all();
+    umount(&["-l"], &mountpoint);
+    let stopped = Stopped::stop(server);
+    service.start_again();
+    service.until_state(&mountpoint, "starting");
+    service.until_state(&other, "serving");
+    assert_eq!(service.state(&mountpoint), "starting");
+    drop(stopped);
+    service.until_state(&mountpoint, "serving");
     for place in [&mountpoint, &other, &source] {
         lab.umount(place);
     }

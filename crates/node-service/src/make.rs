@@ -82,6 +82,8 @@ impl Owner {
                 self.config.most_mounts
             )));
         }
+        // Its source may not answer for long.
+        let _shown = self.missing.show(id, spec);
         place::make_free(spec, &self.run_dir)?;
         self.check_covers(spec)?;
         let mount = self.create(id, spec)?;
@@ -92,7 +94,7 @@ impl Owner {
             self.undo(&mount);
             return Err(error);
         }
-        self.unrestored.remove(id);
+        self.missing.remove(id);
         let mount = self.view_of(&mount);
         Ok(Made { mount, new: true })
     }
@@ -221,7 +223,7 @@ impl Owner {
     /// As [`NodeControl::unmount`](node_api::control::NodeControl::unmount).
     pub(crate) fn unmount_at(&self, id: &str, busy: Busy) -> Result<(), NodeError> {
         let _lock = self.mount_locks.take(id)?;
-        let desired = self.unrestored.remove(id);
+        let desired = self.missing.remove(id);
         let Some(mount) = self.visible_at(id) else {
             return match self.records.forget_desired(id) || desired {
                 true => Ok(()),

@@ -13,10 +13,10 @@ use yolofs::Busy;
 use super::assignment::Service;
 use super::device::{self, Devices};
 use super::keep::Keep;
+use super::missing::{Missing, listed};
 use super::mount_locks::MountLocks;
 use super::owned::Owned;
 use super::probe::{Statuses, ask_about, ask_all};
-use super::unrestored::Unrestored;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::{Pool, Worker};
 use bootstore::store::StoreSettings;
@@ -85,7 +85,7 @@ pub(crate) struct Owner {
     pub pool: Pool,
     pub devices: Devices,
     pub mount_locks: MountLocks,
-    pub unrestored: Unrestored,
+    pub missing: Missing,
     /// Held while another program is put in.
     pub upgrading: Mutex<()>,
     /// Ends the process, to be started again.
@@ -119,7 +119,7 @@ impl Owner {
             pool,
             devices: Devices::default(),
             mount_locks: MountLocks::default(),
-            unrestored: Unrestored::default(),
+            missing: Missing::default(),
             upgrading: Mutex::new(()),
             end,
             mounts: Mutex::default(),
@@ -280,27 +280,25 @@ impl NodeControl for Owner {
     }
 
     fn mounts(&self) -> Vec<MountView> {
+        // Before the others: what is made meanwhile is listed twice, and not missed.
+        let missing = self.missing.views();
         let mut workers = self.pool.all();
         workers.retain(|worker| worker.answers() && worker.load() > 0);
         let (mut heard, _): (Statuses, _) = ask_all(&workers, TELL);
         let mounts = self.all();
-        let mut views: Vec<_> = mounts
+        let there = mounts
             .iter()
-            .map(|mount| mount.view(heard.mounts.remove(&mount.key)))
-            .chain(self.unrestored.views())
-            .collect();
-        views.sort_by(|a, b| {
-            let place = |view: &MountView| (view.status.mountpoint.clone(), view.status.id.clone());
-            place(a).cmp(&place(b))
-        });
-        views
+            .map(|mount| mount.view(heard.mounts.remove(&mount.key)));
+        listed(missing, there.collect())
     }
 
     fn mount(&self, id: &str) -> Result<MountView, NodeError> {
-        if let Some(view) = self.unrestored.view(id) {
-            return Ok(view);
+        let missing = self.missing.view(id);
+        match (self.shown_as(id), missing) {
+            (Ok(mount), _) => Ok(self.view_of(&mount)),
+            (Err(_), Some(view)) => Ok(view),
+            (Err(error), None) => Err(error),
         }
-        Ok(self.view_of(&self.shown_as(id)?))
     }
 
     fn make(&self, spec: MountSpec) -> Result<Made, NodeError> {

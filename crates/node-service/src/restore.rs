@@ -24,14 +24,16 @@ impl Owner {
     pub(crate) fn restore(&self) {
         match self.records.desired_mounts() {
             Ok(found) => {
-                self.restore_these(
-                    found
-                        .records
-                        .into_iter()
-                        .map(|(id, desired)| (id, desired.spec))
-                        .filter(|(id, _)| self.visible_at(id).is_none())
-                        .collect(),
-                );
+                let absent = found
+                    .records
+                    .into_iter()
+                    .map(|(id, desired)| (id, desired.spec))
+                    .filter(|(id, _)| self.visible_at(id).is_none());
+                let absent: Vec<_> = absent.collect();
+                for (id, spec) in &absent {
+                    self.missing.expect(id, spec);
+                }
+                self.restore_these(absent);
             }
             Err(error) => log::error!("cannot restore any mount: {error:#}"),
         }
@@ -45,7 +47,7 @@ impl Owner {
     }
 
     fn restore_one(&self, id: &str, spec: MountSpec) {
-        let known = self.unrestored.has(id);
+        let known = self.missing.has_failed(id);
         let make = || {
             let place = place::check(&spec)?;
             let lock = self.mount_locks.take(&place)?;
@@ -57,16 +59,18 @@ impl Owner {
         };
         // What panics is tried again as what fails is.
         let made = caught(make).unwrap_or_else(|panicked| Err(NodeError::Failed(panicked.into())));
-        if let Err(error) = made {
-            let why = match error {
-                NodeError::Failed(error) => format!("{error:#}"),
-                error => error.to_string(),
-            };
-            if !known {
-                log::error!("cannot restore {}: {why}", spec.mountpoint.display());
-            }
-            self.unrestored.put(id, spec, why);
+        let Err(error) = made else {
+            self.missing.remove(id);
+            return;
+        };
+        let why = match error {
+            NodeError::Failed(error) => format!("{error:#}"),
+            error => error.to_string(),
+        };
+        if !known {
+            log::error!("cannot restore {}: {why}", spec.mountpoint.display());
         }
+        self.missing.fail(id, spec, why);
     }
 }
 
@@ -78,15 +82,15 @@ pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
     let retry = move || {
         let mut pause = PAUSE;
         while let Some(owner) = owner.upgrade() {
-            owner.unrestored.wait();
+            owner.missing.wait_for_failed();
             let tried = Instant::now();
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
             // Only what is still desired: it may have been unmounted by name meanwhile.
             caught_round("restoring mounts", || {
-                owner.restore_these(owner.unrestored.all());
+                owner.restore_these(owner.missing.failed());
             });
-            if owner.unrestored.all().is_empty() {
+            if owner.missing.failed().is_empty() {
                 pause = PAUSE;
                 log::info!("all mounts are restored, after {:?}", tried.elapsed());
             }
