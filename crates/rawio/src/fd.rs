@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, getrlimit};
 
 /// Makes `place` refer to the file of `file`, from now on: `dup3(2)`. The number of `place` stays,
 /// and so do all uses of it by its owner. It is closed on exec.
@@ -63,6 +64,32 @@ pub fn own_table(keep: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         // It was copied open, and nobody owns the copy.
         Ok(OwnedFd::from_raw_fd(number))
     }
+}
+
+/// Has the table of descriptors be large enough for `count` of them, or for as many as the process may have. `any` is a
+/// descriptor.
+///
+/// The kernel doubles a table that is full. Where several threads share it, all that open something wait meanwhile, until
+/// no processor looks at the one before: milliseconds.
+///
+/// # Errors
+/// As `fcntl(2)`, or if `count` is 0.
+pub fn make_room(any: BorrowedFd<'_>, count: u32) -> io::Result<()> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let most = limit.min(count.into());
+    let last = most
+        .checked_sub(1)
+        .and_then(|last| RawFd::try_from(last).ok());
+    let last = last.ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: it takes no pointers, and closes nothing.
+    let copy = unsafe { libc::fcntl(any.as_raw_fd(), libc::F_DUPFD_CLOEXEC, last) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The table stays as large when it is closed.
+    // SAFETY: it was just made, and nobody else owns it.
+    drop(unsafe { OwnedFd::from_raw_fd(copy) });
+    Ok(())
 }
 
 /// # Safety

@@ -4,7 +4,7 @@ mod known;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rawio::child::Started;
+use rawio::fd::make_room;
 use rawio::file_lock::FileLock;
 use rawio::pidfd::Namespace;
 use rawio::private::make_dir;
@@ -36,6 +37,9 @@ use crate::stdio::{Streams, open_stdio};
 use crate::watch::Shared;
 use crate::zygote::Zygotes;
 use known::Known;
+
+/// For this many descriptors the table is made at once; a sandbox has some seven.
+const DESCRIPTORS: u32 = 8 << 10;
 
 /// Where and how sandboxes are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +125,8 @@ impl Sandboxes {
         make_dir(dir).map_err(at("making", dir))?;
         let dir = dir.canonicalize().map_err(at("opening", dir))?;
         let lock = take_lock(&dir)?;
+        let null = File::open("/dev/null").map_err(at("opening", "/dev/null"))?;
+        make_room(null.as_fd(), DESCRIPTORS).map_err(step("making room for descriptors"))?;
         let config = Config {
             run_dir: dir.clone(),
             ..config

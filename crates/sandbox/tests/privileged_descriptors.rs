@@ -20,12 +20,23 @@ fn children() -> String {
         .collect()
 }
 
+/// How many descriptors the table of this program has places for.
+fn table_size() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    size.unwrap().trim().parse().unwrap()
+}
+
 #[test]
 fn a_start_without_descriptors_leaves_no_process() {
     const MOST: u64 = 256;
     let rig = Rig::new();
     // Its group and its network are there for the others.
     rig.run(shell("true"));
+    // A table that grows has all threads wait that open something. Each sandbox that is told of has a descriptor.
+    let size = table_size();
+    (0..150).for_each(|_| drop(rig.run(shell("true"))));
+    assert_eq!(table_size(), size);
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, MOST, hard).unwrap();
     let (mut started, mut failed) = (0, 0);
