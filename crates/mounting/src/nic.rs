@@ -25,7 +25,7 @@ use localfs::{Patience as WaitPatience, TimedSource, Timekeeping};
 use serving::transport::{Address, TlsClient, TlsFiles};
 
 use fill::Filler;
-use local::{Kept, Local};
+use local::{Keeping, Kept, Local};
 use origin::OriginDir;
 
 pub use blockservice::client::{ConnectionRequest, Connector};
@@ -69,6 +69,8 @@ pub struct Nic {
     /// Whether the plan of boots was requested from the service when the source was opened.
     plan_requested: PlanRequested,
     plan: Option<ServedPlan>,
+    /// Keeps the index and the plan in the cache.
+    keeping: Option<Keeping>,
     /// Dropped last: the fields above use it.
     client: Client,
 }
@@ -127,6 +129,7 @@ impl Nic {
             way: ReadPath::Beside(cache),
             plan_requested: PlanRequested::No,
             plan: None,
+            keeping: None,
             client,
         }))
     }
@@ -177,6 +180,7 @@ impl Nic {
             way: ReadPath::Alone(Arc::clone(&source), filler, waited_for(source, deadline)),
             plan_requested: opened.plan_requested,
             plan: opened.plan,
+            keeping: opened.keeping,
             client,
         })
     }
@@ -243,6 +247,7 @@ struct Opened {
     remote: Remote,
     plan_requested: PlanRequested,
     plan: Option<ServedPlan>,
+    keeping: Option<Keeping>,
 }
 
 impl Opened {
@@ -252,6 +257,7 @@ impl Opened {
             remote,
             plan_requested: PlanRequested::No,
             plan: None,
+            keeping: None,
         }
     }
 
@@ -261,6 +267,7 @@ impl Opened {
             remote: client.remote(name, kept.index),
             plan_requested: PlanRequested::Yes,
             plan: kept.plan,
+            keeping: None,
         }
     }
 }
@@ -295,9 +302,7 @@ fn open(
     };
     match (client.start_source(&wanted, patience), kept) {
         (Ok(started), kept) => {
-            if let Some(local) = local {
-                local.keep(name, &started, kept.as_ref());
-            }
+            let keeping = local.and_then(|local| local.keep(name, &started, kept.as_ref()));
             let plan_requested = match started.version {
                 1 => PlanRequested::No,
                 _ if ask == Ask::Index => PlanRequested::No,
@@ -308,6 +313,7 @@ fn open(
             let before = kept.filter(|kept| kept.index.id() == index);
             Ok(Opened {
                 remote: started.remote,
+                keeping,
                 plan_requested,
                 plan: started.plan.or(before.and_then(|kept| kept.plan)),
             })

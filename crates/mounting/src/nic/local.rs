@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use blocks::ContentId;
@@ -27,7 +28,21 @@ const GIVER: u64 = 0;
 pub(super) struct Local {
     pub(super) store: Arc<dyn ChunkStore>,
     /// Of the indexes; in place of boot images it has the plans of sources.
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
+}
+
+/// The thread that keeps what came with a source: it syncs files, for which no mount waits. Whoever drops this waits for
+/// its end.
+#[derive(Debug)]
+pub(super) struct Keeping(Option<JoinHandle<()>>);
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // It has logged what went wrong.
+            let _ended = thread.join();
+        }
+    }
 }
 
 /// What is kept of one source.
@@ -73,7 +88,7 @@ impl Local {
         plans.with_context(opening)?;
         Ok(Self {
             store: Arc::new(store),
-            catalog,
+            catalog: Arc::new(catalog),
         })
     }
 
@@ -117,26 +132,52 @@ impl Local {
         }
     }
 
-    /// Keeps the index of a source and its plan, as far as they are not `kept`. What cannot be kept is requested again by
-    /// the next mount.
-    pub(super) fn keep(&self, name: &NicName, started: &Started, kept: Option<&Kept>) {
+    /// Keeps the index of a source and its plan, as far as they are not `kept`, on a thread. What cannot be kept is requested
+    /// again by the next mount.
+    pub(super) fn keep(
+        &self,
+        name: &NicName,
+        started: &Started,
+        kept: Option<&Kept>,
+    ) -> Option<Keeping> {
         let index = started.remote.index();
-        let label = name.label();
-        if kept.is_none_or(|kept| kept.index.id() != index.id())
-            && let Err(error) = self.catalog.add(name.name.as_bytes(), index)
-        {
-            let error = anyhow::Error::new(error);
-            return log::warn!("the index of {label} is not kept: {error:#}");
+        let is_known = kept.is_some_and(|kept| kept.index.id() == index.id());
+        let fresh = (!is_known).then(|| Arc::clone(index));
+        let known = kept.and_then(|kept| kept.plan.as_ref()).map(|plan| plan.id);
+        let plan = started.plan.clone().filter(|plan| known != Some(plan.id));
+        if fresh.is_none() && plan.is_none() {
+            return None;
         }
-        let known = kept.and_then(|kept| kept.plan.as_ref());
-        let is_known = |plan: &&ServedPlan| known.is_some_and(|known| known.id == plan.id);
-        if let Some(plan) = started.plan.as_ref().filter(|plan| !is_known(plan)) {
-            let bytes = [encode_plan(&index.id(), &plan.plan)];
-            let kept = self.catalog.keep_boot(&index.id(), &plan.id, &bytes, GIVER);
-            if let Err(error) = kept {
-                let error = anyhow::Error::new(error);
-                log::warn!("the plan of {label} is not kept: {error:#}");
-            }
+        let (catalog, name, id) = (Arc::clone(&self.catalog), name.clone(), index.id());
+        let work = move || keep_in(&catalog, &name, &id, fresh.as_deref(), plan.as_ref());
+        let thread = std::thread::Builder::new()
+            .name("nic-keep".to_owned())
+            .spawn(work);
+        let failed = |error: &_| log::warn!("what the service sent is not kept: {error}");
+        Some(Keeping(thread.inspect_err(failed).ok()))
+    }
+}
+
+/// Keeps what is new of a source: its index, and the plan of that.
+fn keep_in(
+    catalog: &Catalog,
+    name: &NicName,
+    id: &ContentId,
+    index: Option<&Index>,
+    plan: Option<&ServedPlan>,
+) {
+    let label = name.label();
+    if let Some(index) = index
+        && let Err(error) = catalog.add(name.name.as_bytes(), index)
+    {
+        let error = anyhow::Error::new(error);
+        return log::warn!("the index of {label} is not kept: {error:#}");
+    }
+    if let Some(plan) = plan {
+        let bytes = [encode_plan(id, &plan.plan)];
+        if let Err(error) = catalog.keep_boot(id, &plan.id, &bytes, GIVER) {
+            let error = anyhow::Error::new(error);
+            log::warn!("the plan of {label} is not kept: {error:#}");
         }
     }
 }
