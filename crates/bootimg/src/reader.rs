@@ -29,7 +29,7 @@ pub(crate) trait CopyOf: std::fmt::Debug + Send + Sync {
 }
 
 /// Opens a regular file. Others are refused: opening a pipe would wait for somebody who writes to it.
-fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = options.read(true).custom_flags(flags.bits()).open(path)?;

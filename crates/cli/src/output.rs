@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use host::printable::{printable, printable_json, printable_line};
 use host::progress;
 use host::progress::{Progress, Reporter};
 
@@ -57,15 +58,27 @@ pub(crate) fn print<T: Serialize>(
     value: &T,
     text: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
-    let text = match format {
-        Format::Json => serde_json::to_string_pretty(value).context("writing JSON")?,
-        Format::Text => text(value),
-    };
+    let text = shown(format, value, text)?;
     let text = text.trim_end();
     if text.is_empty() {
         return Ok(());
     }
     write_out(format!("{text}\n").as_bytes())
+}
+
+/// Returns what is printed of a value: nothing that a terminal obeys, whoever the text is from.
+fn shown<T: Serialize>(
+    format: Format,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<String> {
+    Ok(match format {
+        Format::Json => {
+            let json = serde_json::to_string_pretty(value).context("writing JSON")?;
+            printable_json(&json).into_owned()
+        }
+        Format::Text => printable(&text(value)).into_owned(),
+    })
 }
 
 /// Writes to standard output.
@@ -85,25 +98,32 @@ pub(crate) fn write_out(bytes: &[u8]) -> anyhow::Result<()> {
 /// # Errors
 /// As [`write_out`].
 pub(crate) fn write_line(line: &str) -> anyhow::Result<()> {
-    write_out(format!("{line}\n").as_bytes())
+    write_out(format!("{}\n", printable(line)).as_bytes())
 }
 
 /// Writes a line to standard error. If nobody reads that, there is nobody to be told.
 pub(crate) fn complain(line: &str) {
-    let _unread = io::stderr().write_all(format!("{line}\n").as_bytes());
+    let _unread = io::stderr().write_all(format!("{}\n", printable(line)).as_bytes());
 }
 
 /// Lays rows out in columns; the first row is the heading.
 #[must_use]
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    // A name with a line break must not look like two rows.
+    let cells = |row: &Vec<String>| -> Vec<String> {
+        row.iter()
+            .map(|cell| printable_line(cell).into_owned())
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             line.push_str(&format!("{cell:<width$}  "));
@@ -203,4 +223,26 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     }
     let thousandths = u128::from(part) * 1000 / u128::from(whole);
     format!("{}.{} %", thousandths / 10, thousandths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_obeys_nothing_that_is_printed() {
+        let name = "a\u{1b}]0;owned\u{7}\u{9b}2J".to_owned();
+        for format in [Format::Text, Format::Json] {
+            let shown = shown(format, &name, Clone::clone).unwrap();
+            assert!(!shown.contains(char::is_control), "{shown:?}");
+        }
+        let json = shown(Format::Json, &name, Clone::clone).unwrap();
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), name);
+    }
+
+    #[test]
+    fn a_cell_has_one_line() {
+        let rows = [vec!["NAME".to_owned()], vec!["one\ntwo\u{1b}".to_owned()]];
+        assert_eq!(table(&rows), "NAME\none\\ntwo\\u{1b}\n");
+    }
 }

@@ -382,6 +382,31 @@ fn privileged_a_pull_that_is_killed_leaves_nothing_to_the_next() {
     assert_nothing_is_left(&node);
 }
 
+/// Each removes the leases of those that were killed. A confined one cannot look at the others.
+#[test]
+fn privileged_a_pull_keeps_what_another_pull_has() {
+    let lab = Lab::new();
+    let registry = Registry::start(Kind::Docker);
+    let network = Network::before(registry.port);
+    let node = Node::start(&lab, &[]);
+    let held = Held::new(&lab, &registry, &network);
+    let mut child = in_background(&lab, &node, &held.image);
+    held.until_in_the_middle(&node);
+    let leases = || node.ctr(&["leases", "ls", "-q"]);
+    let before = leases();
+    assert!(before.contains(&format!("-{}-", child.id())), "{before}");
+    let other = format!("{}/other:1", registry.host());
+    push(&lab, &[layer(&[("file", b"other")])], &other);
+    pulled(&lab, &node, &other);
+    assert_eq!(leases(), before, "the lease of a pull that goes on");
+    node.collect_garbage();
+    held.go.store(true, SeqCst);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(leases(), "");
+    node.forget_everything();
+    assert_nothing_is_left(&node);
+}
+
 #[test]
 fn privileged_a_pull_outlives_the_snapshotter() {
     let lab = Lab::new();

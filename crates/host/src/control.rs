@@ -5,7 +5,8 @@
 //! Only root and the daemon's own user are admitted (`admission.rs`). Requests and responses are
 //! bounded; a daemon that does not respond within the caller's deadline counts as stuck.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -22,11 +23,13 @@ use crate::admission::Admission;
 
 /// The longest request or answer, in bytes: the status of a layer takes some 1 KiB.
 const MESSAGE_MAX: u64 = 8 << 20;
-/// How many commands may talk to one daemon at a time; more wait in the socket's queue, and are
-/// turned away when that takes too long.
+/// How many commands may talk to one daemon at a time. Of more, those make room that have not sent their request;
+/// if all are being answered, more are turned away when that takes too long.
 const CALLERS_MAX: usize = 8;
 /// How long a daemon waits for a command to finish its line.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
+/// How long each has for that, however many others come.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long a daemon waits for one that has let go of its lock, and has not ended yet.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
@@ -60,7 +63,7 @@ pub fn call<Q: Serialize, A: DeserializeOwned>(
         .set_write_timeout(Some(deadline))
         .context("setting a deadline")?;
     send(&stream, request)?;
-    receive(&stream).with_context(|| {
+    receive(&mut &stream).with_context(|| {
         format!(
             "waiting {} s for the daemon at {}",
             deadline.as_secs(),
@@ -85,7 +88,7 @@ fn send<T: Serialize>(mut stream: &UnixStream, message: &T) -> anyhow::Result<()
     stream.write_all(&line).context("sending")
 }
 
-fn receive<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<T> {
+fn receive<T: DeserializeOwned>(stream: &mut dyn Read) -> anyhow::Result<T> {
     let mut line = Vec::new();
     BufReader::new(stream.take(MESSAGE_MAX))
         .read_until(b'\n', &mut line)
@@ -94,6 +97,21 @@ fn receive<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<T> {
         bail!("the connection was closed in the middle of a message");
     }
     serde_json::from_slice(&line).context("decoding the message")
+}
+
+/// A stream that has to bring all until then, and not only each piece in time.
+struct Until<'a>(&'a UnixStream, Instant);
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Self(stream, deadline) = self;
+        let patience = deadline.saturating_duration_since(Instant::now());
+        if patience.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(patience))?;
+        stream.read(buffer)
+    }
 }
 
 /// Listens on `socket`; the socket of an earlier daemon is replaced, if that is about to end, as soon as it has.
@@ -121,27 +139,69 @@ pub fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
 /// The commands that are being answered.
 #[derive(Debug, Default)]
 pub struct Callers {
-    count: Mutex<usize>,
+    state: Mutex<CallersState>,
     changed: Condvar,
 }
 
-impl Callers {
-    /// Takes one more in, as soon as there is room; not if there is none for as long as a request
-    /// may take.
-    fn admit(&self) -> bool {
-        let deadline = Instant::now() + REQUEST_DEADLINE;
-        let mut count = self.count.lock();
-        while *count >= CALLERS_MAX {
-            if self.changed.wait_until(&mut count, deadline).timed_out() {
-                return false;
-            }
+#[derive(Debug, Default)]
+struct CallersState {
+    count: usize,
+    /// The number of the last one.
+    last: u64,
+    /// Those whose requests have not arrived, and since when they are waited for.
+    silent: BTreeMap<u64, (Instant, UnixStream)>,
+}
+
+impl CallersState {
+    /// Ends the one that has been silent for longest, if that is long enough. Otherwise returns when it will be.
+    fn end_longest_silent(&mut self) -> Option<Instant> {
+        let (number, since) = self
+            .silent
+            .iter()
+            .map(|(number, (since, _))| (*number, *since))
+            .next()?;
+        if since.elapsed() < PATIENCE {
+            return Some(since + PATIENCE);
         }
-        *count += 1;
-        true
+        if let Some((_, stream)) = self.silent.remove(&number) {
+            let _over = stream.shutdown(Shutdown::Both);
+        }
+        None
+    }
+}
+
+impl Callers {
+    /// Takes one more in, as soon as there is room, and returns its number; not if there is none for as long as a
+    /// request may take. Those that send no request make room.
+    fn admit(&self, stream: &UnixStream) -> Option<u64> {
+        let deadline = Instant::now() + REQUEST_DEADLINE;
+        let mut state = self.state.lock();
+        while state.count >= CALLERS_MAX {
+            if Instant::now() >= deadline {
+                return None;
+            }
+            let look = state.end_longest_silent().unwrap_or(deadline).min(deadline);
+            let _timed_out = self.changed.wait_until(&mut state, look);
+        }
+        state.count += 1;
+        state.last += 1;
+        let number = state.last;
+        if let Ok(stream) = stream.try_clone() {
+            state.silent.insert(number, (Instant::now(), stream));
+        }
+        Some(number)
     }
 
-    fn leave(&self) {
-        *self.count.lock() -= 1;
+    /// The request of one has arrived: it is not ended for another.
+    fn heard(&self, number: u64) {
+        self.state.lock().silent.remove(&number);
+    }
+
+    fn leave(&self, number: u64) {
+        let mut state = self.state.lock();
+        state.silent.remove(&number);
+        state.count -= 1;
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -150,9 +210,9 @@ impl Callers {
     /// sent.
     pub fn wait_until_answered(&self) -> bool {
         let deadline = Instant::now() + REQUEST_DEADLINE;
-        let mut count = self.count.lock();
-        while *count > 0 && !self.changed.wait_until(&mut count, deadline).timed_out() {}
-        *count == 0
+        let mut state = self.state.lock();
+        while state.count > 0 && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+        state.count == 0
     }
 }
 
@@ -173,25 +233,26 @@ where
     let accept = move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else { continue };
-            if !callers.admit() {
+            let Some(number) = callers.admit(&stream) else {
                 let busy = A::failed("too many commands at a time".to_owned());
                 // It learns of it by the end of the stream if it cannot be told.
                 let _told = send(&stream, &busy);
                 continue;
-            }
+            };
             let (handle, callers_now) = (Arc::clone(&handle), Arc::clone(&callers));
             let admission = Arc::clone(&admission);
             let spawned = std::thread::Builder::new()
                 .name("control".to_owned())
                 .spawn(move || {
-                    if let Err(error) = answer(&stream, &admission, &*handle) {
+                    let heard = || callers_now.heard(number);
+                    if let Err(error) = answer(&stream, &admission, heard, &*handle) {
                         log::debug!("a command went away: {error:#}");
                     }
                     drop(stream);
-                    callers_now.leave();
+                    callers_now.leave(number);
                 });
             if spawned.is_err() {
-                callers.leave();
+                callers.leave(number);
             }
         }
     };
@@ -218,18 +279,20 @@ pub fn admission(listener: &UnixListener) -> Admission {
 fn answer<Q: DeserializeOwned, A: Reply>(
     stream: &UnixStream,
     admission: &Admission,
+    heard: impl FnOnce(),
     handle: &dyn Fn(Q) -> A,
 ) -> anyhow::Result<()> {
-    stream
-        .set_read_timeout(Some(REQUEST_DEADLINE))
-        .context("setting a deadline")?;
     stream
         .set_write_timeout(Some(REQUEST_DEADLINE))
         .context("setting a deadline")?;
     let request = match admission.check_peer(stream) {
         Err(why) => Err(why),
-        Ok(()) => receive(stream).map_err(|error| format!("{error:#}")),
+        Ok(()) => {
+            let mut request = Until(stream, Instant::now() + REQUEST_DEADLINE);
+            receive(&mut request).map_err(|error| format!("{error:#}"))
+        }
     };
+    heard();
     match request {
         Ok(request) => send(stream, &handle(request)),
         Err(why) => {
@@ -323,6 +386,35 @@ mod tests {
     }
 
     #[test]
+    fn those_that_say_nothing_keep_no_command_waiting() {
+        let (_dir, socket) = daemon();
+        let silent = || UnixStream::connect(&socket).unwrap();
+        let silent: Vec<_> = (0..2 * CALLERS_MAX).map(|_| silent()).collect();
+        // Less than a daemon waits for each.
+        let answer: Answer = call(&socket, &Request::End, REQUEST_DEADLINE * 4 / 5).unwrap();
+        assert!(matches!(answer, Answer::Ended), "{answer:?}");
+        drop(silent);
+    }
+
+    #[test]
+    fn a_request_that_comes_byte_by_byte_has_one_deadline() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let writer = std::thread::spawn(move || {
+            // Ends when nobody reads any more.
+            while theirs.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let mut request = Until(&ours, Instant::now() + Duration::from_millis(50));
+        let error = receive::<Request>(&mut request).unwrap_err();
+        let cause = error.root_cause().downcast_ref::<io::Error>().unwrap();
+        let late = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+        assert!(late.contains(&cause.kind()), "{error:#}");
+        drop(ours);
+        writer.join().unwrap();
+    }
+
+    #[test]
     fn answers_come_back() {
         let (_dir, socket) = daemon();
         let deadline = Duration::from_secs(10);
@@ -346,7 +438,7 @@ mod tests {
             let mut stream = UnixStream::connect(&socket).unwrap();
             stream.write_all(nonsense).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
-            let answer: Answer = receive(&stream).unwrap();
+            let answer: Answer = receive(&mut &stream).unwrap();
             assert!(matches!(answer, Answer::Failed { .. }));
         }
     }
@@ -361,7 +453,7 @@ mod tests {
             stream.set_read_timeout(deadline).unwrap();
             let length = usize::try_from(MESSAGE_MAX).unwrap() + more;
             stream.write_all(&vec![b'x'; length]).unwrap();
-            let answer: Answer = receive(&stream).unwrap();
+            let answer: Answer = receive(&mut &stream).unwrap();
             assert!(matches!(answer, Answer::Failed { .. }));
             let end = stream.read(&mut [0; 1]);
             assert_eq!(end.unwrap(), 0, "it is closed, and not reset");

@@ -14,6 +14,7 @@ pub mod mount_table;
 pub mod mountpoint;
 pub mod names;
 pub mod own_dir;
+pub mod printable;
 pub mod progress;
 pub mod rights;
 pub mod run_dir;

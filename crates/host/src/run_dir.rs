@@ -236,7 +236,20 @@ impl MountRecord {
     /// Returns whether the daemon that wrote this record still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        process_start(self.pid).is_ok_and(|started| started == self.pid_started)
+        !has_ended(self.pid, self.pid_started)
+    }
+}
+
+/// Returns whether the process of this number that started then has ended. One that must not be looked at has not:
+/// to a confined process, the others of the machine are like that.
+#[must_use]
+pub fn has_ended(pid: u32, started: u64) -> bool {
+    match process_start(pid) {
+        Ok(now) => now != started,
+        Err(error) => {
+            let cause = error.downcast_ref::<std::io::Error>();
+            cause.is_none_or(|cause| cause.kind() != std::io::ErrorKind::PermissionDenied)
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::machine::SOCKETS;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear, kind_at};
 use host::own_dir::OwnDir;
-use host::run_dir::{RunDir, process_start};
+use host::run_dir::{RunDir, has_ended};
 
 const PREFIX: &str = "record-";
 
@@ -110,9 +110,7 @@ fn is_of_dead_process(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let process = name.and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
     let process = process.and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse().ok()?)));
-    process.is_some_and(|(pid, start): (u32, u64)| {
-        !process_start(pid).is_ok_and(|started| started == start)
-    })
+    process.is_some_and(|(pid, start): (u32, u64)| has_ended(pid, start))
 }
 
 #[cfg(test)]
@@ -126,7 +124,7 @@ mod tests {
         let alive = Scratch::new(&run_dir).unwrap();
         let (pid, start) = (
             std::process::id(),
-            process_start(std::process::id()).unwrap(),
+            host::run_dir::process_start(std::process::id()).unwrap(),
         );
         let dead = Scratch::at(dir.path().join(format!("record-{pid}-{}", start + 1)), None);
         let gone = Scratch::at(dir.path().join(format!("record-{}-7", u32::MAX)), None);

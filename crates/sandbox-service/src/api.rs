@@ -21,7 +21,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 pub use serving::api::listen;
-use serving::api::{ApiThread, Connections};
+use serving::api::{ApiThread, Connections, Turn};
 use tokio::time::timeout;
 
 use crate::Daemon;
@@ -29,7 +29,7 @@ use crate::bodies::{BODY_MAX_BYTES, WAIT_MAX_MS};
 use listener::{Listener, Peer};
 use routes::{Answer, Refusal};
 
-/// Connections at a time, each with one request. More wait in the socket's queue.
+/// Connections at a time. Beyond them, those that only wait for their peer make room for others.
 const CONNECTIONS_MAX: u32 = 256;
 
 /// Requests that are under way at a time. Those that wait for a sandbox's end have their places, too.
@@ -88,9 +88,9 @@ impl Api {
                 Ok(listener) => listener,
                 Err(error) => return log::error!("the API cannot use its socket: {error}"),
             };
-            let converse = |peer| {
+            let converse = |peer, turn| {
                 let daemon = Arc::clone(&daemon);
-                async move { converse(peer, &daemon).await }
+                async move { converse(peer, &turn, &daemon).await }
             };
             let accept = async || listener.accept().await;
             let connections = Connections::up_to(CONNECTIONS_MAX);
@@ -101,7 +101,7 @@ impl Api {
 }
 
 /// Answers the one request of a connection, or all of one to the front.
-async fn converse(peer: Peer, daemon: &Arc<Daemon>) {
+async fn converse(peer: Peer, turn: &Turn, daemon: &Arc<Daemon>) {
     let Peer {
         stream,
         admitted,
@@ -109,7 +109,7 @@ async fn converse(peer: Peer, daemon: &Arc<Daemon>) {
     } = peer;
     let service = service_fn(|request| async {
         let what = format!("{} {}", request.method(), request.uri());
-        let answer = answer(daemon, is_front, &admitted, request).await;
+        let answer = answer(daemon, is_front, &admitted, turn, request).await;
         let answer = answer.unwrap_or_else(Refusal::into_answer);
         log::debug!("api: {what}: {}", answer.status().as_u16());
         Ok::<_, Infallible>(answer)
@@ -131,6 +131,7 @@ async fn answer(
     daemon: &Arc<Daemon>,
     is_front: bool,
     admitted: &Result<(), String>,
+    turn: &Turn,
     request: Request<Incoming>,
 ) -> Result<Answer, Refusal> {
     admitted.clone().map_err(Refusal::forbidden)?;
@@ -140,6 +141,7 @@ async fn answer(
         .await
         .map_err(|_| Refusal::invalid("the request did not arrive in time"))?
         .map_err(|error| Refusal::invalid(format!("the body did not arrive: {error}")))?;
+    let _busy = turn.begin();
     let deadline = match uri.path() {
         "/v1/packages" => INSTALL_DEADLINE,
         _ => CALL_DEADLINE,

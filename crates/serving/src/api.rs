@@ -1,27 +1,25 @@
 //! The server of an API: a unix socket, a separate thread, and a bounded number of connections.
 //!
 //! One thread runs all sockets. Requests may block, so they run on a small number of other threads.
-//! Connections beyond the bound wait in the socket's queue.
+//! Connections beyond the bound make those end that only wait for their peer ([`Connections`]).
+
+mod connections;
+
+pub use connections::{Connections, Turn};
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rawio::unix_socket;
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::sync::oneshot;
 
 /// Only its owner opens the socket; root always can. A server checks the user of its peer besides, for those
 /// who change that.
 const SOCKET_MODE: u32 = 0o600;
-
-/// How long no connection is taken after one could not be. Most likely descriptors have run out.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens on `socket`. It atomically replaces the socket of an earlier server: at no moment is the
 /// socket missing, or has other permissions. The caller holds a lock that an earlier server has let go of; its
@@ -100,67 +98,12 @@ impl Drop for ApiThread {
     }
 }
 
-/// The connections of an API, up to a bound.
-#[derive(Debug)]
-pub struct Connections {
-    permits: Arc<Semaphore>,
-    max: u32,
-}
-
-impl Connections {
-    /// Returns an acceptor of at most `max` connections at a time.
-    #[must_use]
-    pub fn up_to(max: u32) -> Self {
-        let permits = Arc::new(Semaphore::new(max as usize));
-        Self { permits, max }
-    }
-
-    /// Accepts connections until `closed` ends, and runs `converse` for each.
-    pub async fn take<P, F>(
-        &self,
-        mut closed: Closed,
-        accept: impl AsyncFn() -> io::Result<P>,
-        converse: impl Fn(P) -> F,
-    ) where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        loop {
-            let next = async {
-                let permit = Arc::clone(&self.permits).acquire_owned().await;
-                (permit, accept().await)
-            };
-            let (permit, accepted) = tokio::select! {
-                next = next => next,
-                _ = &mut closed => return,
-            };
-            match accepted {
-                Ok(peer) => {
-                    let conversation = converse(peer);
-                    tokio::spawn(async move {
-                        conversation.await;
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    log::warn!("the API cannot take a connection: {error}");
-                    sleep(PAUSE).await;
-                }
-            }
-        }
-    }
-
-    /// Waits until all that were taken are over, and returns whether they are.
-    pub async fn wait_until_over(&self, patience: Duration) -> bool {
-        let all = self.permits.acquire_many(self.max);
-        timeout(patience, all).await.is_ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
+    use std::time::Duration;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -190,7 +133,8 @@ mod tests {
             let connections = Connections::up_to(max);
             let accept = async || listener.accept().await.map(|(stream, _)| stream);
             connections
-                .take(closed, accept, |mut stream| async move {
+                .take(closed, accept, |mut stream, turn| async move {
+                    let _busy = turn.begin();
                     let mut byte = [0];
                     let read = stream.read_exact(&mut byte).await;
                     if read.is_ok() {

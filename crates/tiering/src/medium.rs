@@ -5,11 +5,13 @@
 //! synced.
 
 mod dir;
+mod open;
 
 use std::fmt;
 use std::io;
 
 pub use dir::DirMedium;
+pub use open::open_regular;
 
 /// A flat directory of files with explicit durability.
 ///

@@ -64,6 +64,11 @@ impl Map {
         count: u32,
     ) -> io::Result<(Self, Chunks)> {
         let mut file = private::open_or_create(path)?;
+        // A pipe would be waited for, because we could write to it ourselves.
+        if !file.metadata()?.is_file() {
+            let why = "it is not a regular file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         let header = header(chunk_bytes, blob_bytes);
         let mut found = [0; HEADER_BYTES];
         let known = file.read_exact(&mut found).is_ok() && found == header;
@@ -113,6 +118,17 @@ fn rewrite(file: &mut File, header: &[u8], chunks: &Chunks) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_map_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("map");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(Map::open(&path, 4096, 40_000, 10).map(drop)));
+        let opened = told.recv_timeout(std::time::Duration::from_secs(30));
+        assert!(opened.unwrap().is_err());
+    }
 
     #[test]
     fn a_map_remembers_and_survives_damage() {

@@ -3,7 +3,6 @@
 mod groups;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::backing::Backing;
 use crate::data::{DataSpace, Run};
 use crate::header::Variant;
 use crate::layout::PAGE_BYTES;
-use crate::reader::{ReadError, Sealed};
+use crate::reader::{ReadError, Sealed, open_regular};
 use crate::store::copy_parts::CopyParts;
 use crate::store::pass::read_soon;
 use crate::store::places::Places;
@@ -427,14 +426,14 @@ fn hints(places: &Places) -> Result<BTreeSet<ImageId>, StoreError> {
 }
 
 pub(super) fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
-    let file = File::open(path).map_err(|error| located(path, error.into()))?;
+    let file = open_regular(path).map_err(|error| located(path, error.into()))?;
     seal(Backing::file(file), path, id)
 }
 
 /// Reads an image of which every part is needed now, at once if it is small, as those without files are.
 fn read_whole(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
     let io = |error: io::Error| located(path, error.into());
-    let file = File::open(path).map_err(io)?;
+    let file = open_regular(path).map_err(io)?;
     let len = file.metadata().map_err(io)?.len();
     if len > WHOLE_BYTES_MAX {
         return seal(Backing::file(file), path, id);

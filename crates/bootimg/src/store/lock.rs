@@ -8,6 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rawio::file_lock::{Busy, FileLock, LockError, Purpose};
 
 use crate::StoreError;
+use crate::reader::open_regular;
 
 const PURPOSE: Purpose = Purpose {
     holder: "is changing the store",
@@ -44,7 +45,7 @@ impl<'a> Lock<'a> {
         timeout: Duration,
         turns: &'a Turns,
     ) -> Result<Option<Self>, StoreError> {
-        match File::open(path) {
+        match open_regular(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::io(path, "locking", error)),
             Ok(file) => Self::of(file, path, timeout, turns).map(Some),

@@ -12,7 +12,6 @@ mod reading;
 mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 
 use blocks::{BlockIndex, BlockRange, ContentId, RangeSet};
 use rawio::resident::{Resident, is_only_copy};
@@ -20,6 +19,7 @@ use rawio::resident::{Resident, is_only_copy};
 use crate::backing::Backing;
 use crate::data::segment_offset;
 use crate::layout::PAGE_BYTES;
+use crate::reader::open_regular;
 use crate::store::catalog::{self, Described};
 use crate::{Image, ImageId, Store, StoreError, Watch};
 pub(super) use order::read_soon;
@@ -112,7 +112,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut suspect: BTreeSet<ImageId> = BTreeSet::new();
         for id in wanted.keys() {
-            if let Ok(file) = File::open(self.places.segment(id))
+            if let Ok(file) = open_regular(&self.places.segment(id))
                 && let Some(before) = Backing::file(file).resident()
             {
                 pass.before.insert(*id, before);
@@ -155,7 +155,7 @@ impl Store {
             for run in kept.runs() {
                 gone.remove(*run);
             }
-            let Ok(file) = File::open(self.places.segment(segment)) else {
+            let Ok(file) = open_regular(&self.places.segment(segment)) else {
                 continue;
             };
             if is_only_copy(&file).unwrap_or(true) {

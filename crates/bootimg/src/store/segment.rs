@@ -1,6 +1,5 @@
 //! Segments: blocks that images share, with a table of their hashes.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -11,7 +10,7 @@ use crate::data::segment_offset;
 use crate::durable::{Steps, TempFile};
 use crate::header::{sealed_page, unsealed};
 use crate::layout::{HASH, Input, PAGE, PAGE_BYTES, hash, len64};
-use crate::reader::ReadError;
+use crate::reader::{ReadError, open_regular};
 use crate::store::places::Places;
 use crate::{FormatError, WriteError};
 
@@ -32,7 +31,7 @@ pub(super) struct Segment {
 
 impl Segment {
     pub(super) fn open(path: &Path) -> Result<Self, ReadError> {
-        let file = Backing::file(File::open(path)?);
+        let file = Backing::file(open_regular(path)?);
         let len = file.len()?;
         if len < PAGE_BYTES {
             return Err(FormatError::TooShort { len }.into());

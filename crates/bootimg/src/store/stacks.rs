@@ -1,13 +1,13 @@
 //! Container images in a store: which layers they stack, and the boot images of these.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 use blocks::{Digest, SourceId};
 
 use crate::durable::TempFile;
+use crate::reader::open_regular;
 use crate::stack::{DOCUMENT_MAX, StackError, layer_name, place_name};
 use crate::store::{names, reading};
 use crate::{ImageId, Stack, Store, StoreError};
@@ -164,7 +164,7 @@ impl Store {
 /// Reads a description; `None` if there is none.
 fn read(path: &Path) -> Result<Option<Stack>, StoreError> {
     let mut document = Vec::new();
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(reading(path))?,
     };

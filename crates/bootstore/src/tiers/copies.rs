@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use blocks::ContentId;
 use bootimg::{CopyParts, FasterCopies, FasterCopy, ImageId};
+use tiering::medium::open_regular;
 use tiering::parts::{Index, pool_name};
 
 use super::Tiers;
@@ -39,7 +40,7 @@ impl Tiers {
         let name = object.to_string();
         self.specs().iter().filter_map(move |tier| {
             let path = tier.dir.join(&name);
-            let file = File::open(&path).ok()?;
+            let file = open_regular(&path).ok()?;
             if !share_within(&file, LOOK) {
                 return None;
             }
@@ -74,7 +75,7 @@ fn open_parts(index: &Index, path: &Path) -> anyhow::Result<CopyParts> {
     let mut files = Vec::new();
     for pool in index.pools() {
         let path = path.with_file_name(pool_name(*pool));
-        let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
+        let file = open_regular(&path).with_context(|| format!("opening {}", path.display()))?;
         files.push((*pool, file));
     }
     anyhow::ensure!(!files.is_empty(), "the copy has no parts");

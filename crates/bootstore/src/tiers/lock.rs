@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rawio::file_lock::{self, FileLock};
+use tiering::medium::open_regular;
 
 /// The result of locking a copy.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) fn hold_alone(path: &Path) -> Hold {
 /// As [`hold_alone`], for copies that may be locked for a moment by a process that checks or reads them.
 /// One that is still locked after `patience` counts as open.
 pub(super) fn hold_alone_within(path: &Path, patience: Duration) -> Hold {
-    let Ok(file) = File::open(path) else {
+    let Ok(file) = open_regular(path) else {
         return Hold::Gone;
     };
     match FileLock::unless(file, patience, || false) {

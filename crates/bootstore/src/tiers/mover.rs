@@ -1,6 +1,6 @@
 //! The process that moves objects: one at a time, for one move or a few.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use blocks::ContentId;
 use bootimg::{ImageId, Store, StoreError, StoredParts, WriteError};
 use rawio::file_lock::{FileLock, Purpose};
 use rawio::private::{self, Readers};
-use tiering::medium::DirMedium;
+use tiering::medium::{DirMedium, open_regular};
 use tiering::objects::{Copied, ObjectError, Objects, TierConfig, TierIndex, name_of};
 use tiering::pace::Pace;
 use tiering::parts::{Index, Part, PartedObjects};
@@ -255,7 +255,8 @@ impl Mover {
             return sound.map_err(|_| Interrupted.into());
         }
         // What cannot be read is not sound either.
-        let found = File::open(self.path_of(object, place)).and_then(|mut file| name_of(&mut file));
+        let found =
+            open_regular(&self.path_of(object, place)).and_then(|mut file| name_of(&mut file));
         Ok(found.is_ok_and(|found| found == (object, bytes)))
     }
 
@@ -363,6 +364,8 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, tier.join("copy")).unwrap();
         let written = tiering::medium::Medium::write_at(&medium, "copy", 0, b"x");
         assert!(written.is_err());
+        let freed = tiering::medium::Medium::give_back(&medium, "copy", 0, 4);
+        assert!(freed.is_err());
         assert_eq!(fs::read(&elsewhere).unwrap(), b"root");
     }
 }

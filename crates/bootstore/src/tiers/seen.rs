@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use blocks::ContentId;
+use tiering::medium::open_regular;
 use tiering::parts::{Index, Users, begins_an_index};
 use tiering::tier::Capability;
 
@@ -107,7 +108,7 @@ fn objects_in(spec: &TierSpec) -> BTreeMap<ContentId, u64> {
 fn indexes_of(spec: &TierSpec, objects: &BTreeMap<ContentId, u64>) -> Users {
     let mut users = Users::default();
     for object in objects.keys() {
-        let file = File::open(spec.dir.join(object.to_string()));
+        let file = open_regular(&spec.dir.join(object.to_string()));
         if let Ok(Some(index)) = file.and_then(|file| index_in(&file, *object)) {
             users.insert(*object, index);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use engine::Containerd;
 use engine::containerd::Collected;
 
-use host::run_dir::process_start;
+use host::run_dir::{has_ended, process_start};
 
 /// Lifetime of a lease that is not deleted: that of containerd's own clients.
 pub(super) const LASTS: Duration = Duration::from_secs(24 * 3600);
@@ -42,9 +42,7 @@ fn is_dead(lease: &str) -> bool {
         .strip_prefix(PREFIX)
         .and_then(|owner| owner.split_once('-'));
     let owner = owner.and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse().ok()?)));
-    owner.is_some_and(|(pid, start): (u32, u64)| {
-        process_start(pid).map_or(true, |started| started != start)
-    })
+    owner.is_some_and(|(pid, start): (u32, u64)| has_ended(pid, start))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serving::api::{Closed, Connections};
+use serving::api::{Closed, Connections, Turn};
 use serving::transport::part;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -22,8 +22,8 @@ use super::requests::Call;
 use super::routes;
 use node_api::bodies::Pace;
 
-/// Connections at a time. More wait in the socket's queue, where their own deadline finds them.
-const CONNECTIONS_MAX: u32 = 64;
+/// Connections at a time. Beyond them, those that only wait for their peer make room for others.
+const CONNECTIONS_MAX: u32 = 256;
 
 /// The longest head. Ours have some 150 bytes.
 const HEAD_MAX: usize = 8 << 10;
@@ -77,12 +77,14 @@ impl ApiContext {
     async fn answer(
         self: &Arc<Self>,
         admitted: &Result<(), String>,
+        turn: &Turn,
         request: Request<Incoming>,
     ) -> Result<HttpResponse, Refusal> {
         admitted.clone().map_err(Refusal::forbidden)?;
         let (route, id) = routes::find(request.method(), request.uri().path())?;
         let query = request.uri().query().map(ToOwned::to_owned);
         let body = body_of(request.into_body()).await?;
+        let _busy = turn.begin();
         self.ask(route, Call { id, query, body }).await
     }
 }
@@ -128,9 +130,9 @@ pub(super) async fn take_connections(
     };
     let connections = Connections::up_to(CONNECTIONS_MAX);
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
-    let converse = |stream| {
+    let converse = |stream, turn| {
         let context = Arc::clone(&context);
-        async move { converse(stream, &context).await }
+        async move { converse(stream, &turn, &context).await }
     };
     connections.take(closed, accept, converse).await;
     drop(listener);
@@ -140,12 +142,12 @@ pub(super) async fn take_connections(
 }
 
 /// Answers the one request of a connection.
-async fn converse(mut stream: UnixStream, context: &Arc<ApiContext>) {
+async fn converse(mut stream: UnixStream, turn: &Turn, context: &Arc<ApiContext>) {
     let admitted = context.admission.check_peer(&stream);
     let service = service_fn(|request| async {
         let what = format!("{} {}", request.method(), request.uri());
         let answer = context
-            .answer(&admitted, request)
+            .answer(&admitted, turn, request)
             .await
             .unwrap_or_else(Refusal::into_answer);
         context.answers.count(answer.status());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{FallocateFlags, fallocate};
 use rawio::private;
 
-use super::Medium;
+use super::{Medium, open_regular};
 
 /// A directory of any file system.
 #[derive(Debug)]
@@ -91,11 +91,11 @@ impl Medium for DirMedium {
     }
 
     fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        read_full(&File::open(self.at(name))?, offset, buf)
+        read_full(&open_regular(&self.at(name))?, offset, buf)
     }
 
     fn give_back(&self, name: &str, offset: u64, len: u64) -> io::Result<()> {
-        let file = File::options().write(true).open(self.at(name))?;
+        let file = private::open_own(&self.at(name))?;
         let number = |number| i64::try_from(number).map_err(io::Error::other);
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         Ok(fallocate(&file, hole, number(offset)?, number(len)?)?)
@@ -103,7 +103,7 @@ impl Medium for DirMedium {
 
     fn sync(&self, name: &str) -> io::Result<()> {
         // Any descriptor of the file will do: the kernel syncs the inode.
-        File::open(self.at(name))?.sync_all()
+        open_regular(&self.at(name))?.sync_all()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -5,7 +5,6 @@
 //! gap between wanted parts takes less time to read than a seek.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,6 +15,7 @@ use super::device::{Device, SEEKS};
 use super::order::place_on_disk;
 use crate::backing::Backing;
 use crate::layout::{PAGE, PAGE_BYTES, len_usize};
+use crate::reader::open_regular;
 use crate::store::places::Places;
 use crate::store::segment::blocks_of_file;
 
@@ -60,7 +60,7 @@ pub(super) struct Requests<'a> {
 impl Source {
     fn open(places: &Places, id: ContentId, wanted: RangeSet) -> Self {
         let path = places.segment(&id);
-        let file = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let file = open_regular(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let file = file.inspect_err(|error| log::warn!("{}: {error}", path.display()));
         let blocks = file.as_ref().ok().and_then(|(len, _)| blocks_of_file(*len));
         let (len, file) = match (file, blocks) {
@@ -133,7 +133,7 @@ impl<'a> Requests<'a> {
     /// Returns the requests for what is wanted of segments, in the order in which `places` has them on the disk.
     pub(super) fn new(places: &'a Places, wanted: BTreeMap<ContentId, RangeSet>) -> Self {
         let place = |id: &ContentId| {
-            let file = File::open(places.segment(id));
+            let file = open_regular(&places.segment(id));
             file.map_or(0, |file| place_on_disk(&file))
         };
         Self {
@@ -152,7 +152,7 @@ impl<'a> Requests<'a> {
         let step = self.segments.len().div_ceil(SEEKS).max(1);
         let last_page = |(id, _): &(ContentId, RangeSet)| {
             // One that cannot be read is told of when its turn comes.
-            let file = Backing::file(File::open(self.places.segment(id)).ok()?);
+            let file = Backing::file(open_regular(&self.places.segment(id)).ok()?);
             let len = file.len().ok()?;
             Some((file, len.saturating_sub(1) / PAGE_BYTES * PAGE_BYTES, len))
         };
@@ -232,7 +232,9 @@ mod tests {
     use std::fs;
 
     use super::*;
+
     use crate::layout::HASH;
+    use std::fs::File;
 
     fn run(start: u64, end: u64) -> BlockRange {
         BlockRange::new(BlockIndex(start), BlockIndex(end))

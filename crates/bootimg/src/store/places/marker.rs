@@ -3,7 +3,7 @@
 //! A directory that a user names may be anything. Nothing is created in it, and nothing removed,
 //! unless it is a store, or empty.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use rawio::private;
 use super::{Places, has_content, is_own_entry};
 use crate::StoreError;
 use crate::durable::{Steps, TempFile};
+use crate::reader::open_regular;
 use crate::store::reading;
 
 /// Name of the marker file.
@@ -108,18 +109,17 @@ pub(in crate::store) fn write(places: &Places, steps: &Steps) -> Result<(), Stor
 /// Returns the version that the marker tells; `None` without a marker, or if it is another's file.
 fn version(dir: &Path) -> Result<Option<u32>, StoreError> {
     let path = dir.join(MARKER);
-    let file = match File::open(&path) {
+    let file = match open_regular(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // A directory, or a pipe, which would be waited for.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
         // What is no directory has no files in it: reading it says so.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
         file => file.map_err(reading(&path))?,
     };
     let mut text = Vec::new();
     let read = file.take(MARKER_MAX).read_to_end(&mut text);
-    match read {
-        Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Ok(None),
-        read => read.map_err(reading(&path))?,
-    };
+    read.map_err(reading(&path))?;
     let text = std::str::from_utf8(&text).unwrap_or_default();
     let number = text
         .strip_prefix(WORDS)

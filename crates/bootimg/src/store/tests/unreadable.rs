@@ -51,3 +51,32 @@ fn moving_blocks_that_cannot_be_read_now_is_no_damage() {
     assert!(matches!(wrong, StoreError::Damaged { .. }), "{wrong}");
     store.move_blocks(hashes, &from).unwrap();
 }
+
+/// Opening a pipe to read waits for somebody who writes to it.
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+    let (dir, store) = fresh();
+    let id = add(&store, &Sample::other(1), "name").id;
+    let segment = store.places.segment(&store.places.segments().unwrap()[0]);
+    let image = store.places.image(&id);
+    let own = ["yolofs-store", "lock"].map(|name| dir.path().join(name));
+    for path in [segment, image].into_iter().chain(own) {
+        let aside = path.with_extension("aside");
+        fs::rename(&path, &aside).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let (tell, told) = std::sync::mpsc::channel();
+        let (at, id) = (dir.path().to_owned(), id);
+        std::thread::spawn(move || {
+            if let Ok(store) = Store::open(&at, ENDLESS) {
+                drop((store.list(), store.open_image(&id)));
+                drop(store.gc(GcMode::DryRun));
+            }
+            let _late = tell.send(());
+        });
+        let done = told.recv_timeout(std::time::Duration::from_secs(30));
+        assert!(done.is_ok(), "{} is waited for", path.display());
+        fs::remove_file(&path).unwrap();
+        fs::rename(&aside, &path).unwrap();
+    }
+}

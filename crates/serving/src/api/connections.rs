@@ -1,0 +1,353 @@
+//! The connections of an API: a bounded number, of which those that wait for their peer make room for others.
+//!
+//! A peer that sends no request, sends it slowly, or does not take its answer, has its connection for as long as
+//! the deadlines let it. If these are all that there may be, a new one would wait for the deadline of another. So
+//! the one that has waited for its peer for longest is ended then.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Closed;
+
+/// How long no connection is taken after one could not be. Most likely descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long each peer has, however many others come: to send a request, or take an answer.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The connections of an API, up to a bound.
+#[derive(Debug)]
+pub struct Connections {
+    permits: Arc<Semaphore>,
+    max: u32,
+    patience: Duration,
+    waiting: Arc<Waiting>,
+}
+
+/// The connections that wait for their peers, by number.
+#[derive(Debug, Default)]
+struct Waiting(Mutex<BTreeMap<u64, Waits>>);
+
+/// One of them.
+#[derive(Debug)]
+struct Waits {
+    since: Instant,
+    /// Ends the connection.
+    end: Arc<Mutex<Option<oneshot::Sender<()>>>>,
+}
+
+/// What a conversation says of itself: whether it is its peer that it waits for.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    number: u64,
+    waiting: Arc<Waiting>,
+    end: Arc<Mutex<Option<oneshot::Sender<()>>>>,
+}
+
+/// Has a connection listed no more when it is over.
+struct Listed(Turn);
+
+/// A request that has arrived is being answered, until this is dropped.
+#[derive(Debug)]
+pub struct Busy<'a>(&'a Turn);
+
+impl Turn {
+    /// Says that a request has arrived: until the returned guard is dropped, the connection is not ended to make
+    /// room.
+    #[must_use]
+    pub fn begin(&self) -> Busy<'_> {
+        self.waiting.0.lock().remove(&self.number);
+        Busy(self)
+    }
+
+    fn waits(&self) {
+        let waits = Waits {
+            since: Instant::now(),
+            end: Arc::clone(&self.end),
+        };
+        self.waiting.0.lock().insert(self.number, waits);
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.0.waiting.0.lock().remove(&self.0.number);
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.waits();
+    }
+}
+
+impl Waiting {
+    /// Returns since when the one waits that has waited for longest, and its number.
+    fn longest(&self) -> Option<(Instant, u64)> {
+        let waiting = self.0.lock();
+        let of_each = waiting.iter().map(|(number, waits)| (waits.since, *number));
+        of_each.min()
+    }
+
+    /// Ends the one that has waited for longest, if that is long enough. Returns whether there was one.
+    fn end_longest(&self, patience: Duration) -> bool {
+        let Some((since, number)) = self.longest() else {
+            return false;
+        };
+        if since.elapsed() < patience {
+            return false;
+        }
+        let waits = self.0.lock().remove(&number);
+        let end = waits.and_then(|waits| waits.end.lock().take());
+        end.is_some_and(|end| end.send(()).is_ok())
+    }
+}
+
+impl Connections {
+    /// Returns an acceptor of at most `max` connections at a time, and one that waits for room.
+    #[must_use]
+    pub fn up_to(max: u32) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(max as usize)),
+            max,
+            patience: PATIENCE,
+            waiting: Arc::default(),
+        }
+    }
+
+    /// Accepts connections until `closed` ends, and runs `converse` for each.
+    pub async fn take<P, F>(
+        &self,
+        mut closed: Closed,
+        accept: impl AsyncFn() -> io::Result<P>,
+        converse: impl Fn(P, Turn) -> F,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut number = 0;
+        loop {
+            let next = async {
+                let peer = accept().await?;
+                Ok::<_, io::Error>((peer, self.room().await))
+            };
+            let accepted = tokio::select! {
+                next = next => next,
+                _ = &mut closed => return,
+            };
+            let (peer, permit) = match accepted {
+                Ok(taken) => taken,
+                Err(error) => {
+                    log::warn!("the API cannot take a connection: {error}");
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            number += 1;
+            let (end, ended) = oneshot::channel();
+            let turn = Turn {
+                number,
+                waiting: Arc::clone(&self.waiting),
+                end: Arc::new(Mutex::new(Some(end))),
+            };
+            turn.waits();
+            let listed = Listed(turn.clone());
+            let conversation = converse(peer, turn);
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = conversation => {}
+                    Ok(()) = ended => log::debug!("api: a client that was waited for made room"),
+                }
+                drop((listed, permit));
+            });
+        }
+    }
+
+    /// Waits until there is room for one more, which those that wait for their peers make.
+    async fn room(&self) -> Option<OwnedSemaphorePermit> {
+        loop {
+            let one = || Arc::clone(&self.permits).acquire_owned();
+            let longest = self.waiting.longest();
+            let patience = longest.map_or(self.patience, |(since, _)| {
+                self.patience.saturating_sub(since.elapsed())
+            });
+            // A timer takes a millisecond, however short it is.
+            if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+                return Some(permit);
+            }
+            if !patience.is_zero()
+                && let Ok(permit) = timeout(patience, one()).await
+            {
+                return permit.ok();
+            }
+            if self.waiting.end_longest(self.patience) {
+                return one().await.ok();
+            }
+        }
+    }
+
+    /// Waits until all that were taken are over, and returns whether they are.
+    pub async fn wait_until_over(&self, patience: Duration) -> bool {
+        let all = self.permits.acquire_many(self.max);
+        timeout(patience, all).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use tokio::sync::Notify;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    /// Longer than anything takes here; reached only by a failure.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// What a peer of the tests does.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Peer {
+        /// Sends nothing.
+        Silent,
+        /// Sends a request, and takes the answer.
+        Asks,
+        /// Sends a request whose answer comes when the test says so.
+        AsksMuch,
+        /// Sends a request, and takes no answer.
+        TakesNothing,
+    }
+
+    #[derive(Debug, Default)]
+    struct Seen {
+        answered: AtomicUsize,
+        open: AtomicUsize,
+        most_open: AtomicUsize,
+        changed: Notify,
+        /// Has the requests answered that ask much.
+        answer: Hold,
+    }
+
+    /// Nobody passes it until permits are added.
+    #[derive(Debug)]
+    struct Hold(Semaphore);
+
+    impl Default for Hold {
+        fn default() -> Self {
+            Self(Semaphore::new(0))
+        }
+    }
+
+    impl Seen {
+        async fn until_answered(&self, count: usize) {
+            let all = async {
+                while self.answered.load(SeqCst) < count {
+                    self.changed.notified().await;
+                }
+            };
+            timeout(LONG, all).await.expect("they wait");
+        }
+    }
+
+    /// Counts a connection while it is open.
+    struct Open(Arc<Seen>);
+
+    impl Open {
+        fn new(seen: &Arc<Seen>) -> Self {
+            let open = seen.open.fetch_add(1, SeqCst) + 1;
+            seen.most_open.fetch_max(open, SeqCst);
+            Self(Arc::clone(seen))
+        }
+    }
+
+    impl Drop for Open {
+        fn drop(&mut self) {
+            self.0.open.fetch_sub(1, SeqCst);
+        }
+    }
+
+    async fn converse(peer: Peer, turn: Turn, seen: Arc<Seen>) {
+        let _open = Open::new(&seen);
+        if peer == Peer::Silent {
+            return std::future::pending().await;
+        }
+        let busy = turn.begin();
+        if peer == Peer::AsksMuch {
+            seen.answer.0.acquire().await.unwrap().forget();
+        }
+        drop(busy);
+        if peer == Peer::TakesNothing {
+            return std::future::pending().await;
+        }
+        seen.answered.fetch_add(1, SeqCst);
+        seen.changed.notify_one();
+    }
+
+    /// Serves these peers in their order, up to `max` at a time, while `test` runs.
+    async fn serve<F: Future<Output = ()>>(
+        max: u32,
+        peers: Vec<Peer>,
+        test: impl FnOnce(Arc<Seen>) -> F,
+    ) {
+        let seen = Arc::new(Seen::default());
+        let (send, come) = unbounded_channel();
+        peers.into_iter().for_each(|peer| send.send(peer).unwrap());
+        let come = tokio::sync::Mutex::new(come);
+        let accept = async || Ok(come.lock().await.recv().await.unwrap());
+        let (close, closed) = oneshot::channel();
+        let connections = Connections {
+            patience: Duration::from_millis(2),
+            ..Connections::up_to(max)
+        };
+        let converse = |peer, turn| converse(peer, turn, Arc::clone(&seen));
+        let test = async {
+            test(Arc::clone(&seen)).await;
+            close.send(()).unwrap();
+        };
+        tokio::join!(connections.take(closed, accept, converse), test);
+    }
+
+    #[tokio::test]
+    async fn two_thousand_that_are_waited_for_keep_nobody_waiting() {
+        for idle in [Peer::Silent, Peer::TakesNothing] {
+            let mut peers = vec![idle; 2000];
+            peers.push(Peer::Asks);
+            serve(64, peers, async |seen| {
+                seen.until_answered(1).await;
+                assert_eq!(seen.most_open.load(SeqCst), 64, "{idle:?}");
+            })
+            .await;
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_being_answered_is_not_ended_for_others() {
+        let mut peers = vec![Peer::AsksMuch; 4];
+        peers.extend([Peer::Silent; 20]);
+        peers.push(Peer::Asks);
+        serve(4, peers, async |seen| {
+            sleep(Duration::from_millis(20)).await;
+            assert_eq!(seen.answered.load(SeqCst), 0, "there is no room");
+            assert_eq!(seen.open.load(SeqCst), 4);
+            seen.answer.0.add_permits(4);
+            seen.until_answered(5).await;
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn nobody_is_ended_where_there_is_room() {
+        let mut peers = vec![Peer::Silent; 3];
+        peers.extend([Peer::Asks; 50]);
+        serve(64, peers, async |seen| {
+            seen.until_answered(50).await;
+            assert!(seen.open.load(SeqCst) >= 3);
+        })
+        .await;
+    }
+}
