@@ -2,13 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use blocks::{Broken, ContentId, ReplayPlan, Tree};
-use nix::fcntl::OFlag;
 use parking_lot::Mutex;
+use rawio::regular::{self, Links};
 
 use crate::backing::Backing;
 use crate::data::{self, DataSpace};
@@ -30,14 +29,7 @@ pub(crate) trait CopyOf: std::fmt::Debug + Send + Sync {
 
 /// Opens a regular file. Others are refused: opening a pipe would wait for somebody who writes to it.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = options.read(true).custom_flags(flags.bits()).open(path)?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    let why = "it is not a regular file";
-    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    regular::open(path, Links::Followed)
 }
 
 /// An open boot image. Its file may be renamed or removed meanwhile.

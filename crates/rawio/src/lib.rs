@@ -49,6 +49,7 @@ pub mod pidfd;
 pub mod private;
 pub mod read;
 pub mod readahead;
+pub mod regular;
 pub mod rename;
 pub mod resident;
 pub mod sorted;

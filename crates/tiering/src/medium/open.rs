@@ -2,25 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use nix::fcntl::OFlag;
+use rawio::regular::{self, Links};
 
-/// Opens a regular file of a tier to read. Other users may write to its directory, so links are not followed, and
-/// pipes and devices are refused: opening a pipe waits for somebody who writes to it.
+/// Opens a regular file of a tier to read. Other users may write to its directory, so links are not followed.
 ///
 /// # Errors
 /// If it cannot be opened, or is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
-    let mut options = File::options();
-    let file = options.read(true).custom_flags(flags.bits()).open(path)?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    let why = "it is not a regular file";
-    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    regular::open(path, Links::Refused)
 }
 
 #[cfg(test)]
