@@ -33,11 +33,9 @@ fn a_start_without_descriptors_leaves_no_process() {
     let rig = Rig::new();
     // Its group and its network are there for the others.
     rig.run(shell("true"));
-    // A table that grows has all threads wait that open something. Each sandbox that is told of has a descriptor.
-    let size = table_size();
-    (0..150).for_each(|_| drop(rig.run(shell("true"))));
-    assert_eq!(table_size(), size);
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // A table that grows has all threads wait that open something.
+    assert!(table_size() >= soft.min(8 << 10), "{}", table_size());
     setrlimit(Resource::RLIMIT_NOFILE, MOST, hard).unwrap();
     let (mut started, mut failed) = (0, 0);
     for free in 0..16 {
