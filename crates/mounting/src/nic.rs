@@ -69,8 +69,8 @@ pub struct Nic {
     /// Whether the plan of boots was requested from the service when the source was opened.
     plan_requested: PlanRequested,
     plan: Option<ServedPlan>,
-    /// Keeps the index and the plan in the cache.
-    keeping: Option<Keeping>,
+    /// Keeps the index and the plan in the cache, and has its end waited for.
+    _keeping: Option<Keeping>,
     /// Dropped last: the fields above use it.
     client: Client,
 }
@@ -129,7 +129,7 @@ impl Nic {
             way: ReadPath::Beside(cache),
             plan_requested: PlanRequested::No,
             plan: None,
-            keeping: None,
+            _keeping: None,
             client,
         }))
     }
@@ -180,7 +180,7 @@ impl Nic {
             way: ReadPath::Alone(Arc::clone(&source), filler, waited_for(source, deadline)),
             plan_requested: opened.plan_requested,
             plan: opened.plan,
-            keeping: opened.keeping,
+            _keeping: opened.keeping,
             client,
         })
     }
