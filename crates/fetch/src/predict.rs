@@ -232,7 +232,9 @@ impl Predictor {
         let (whole, soon) = (file.first..file.end(), &mut predicted.soon);
         let start = whole.start..(whole.start + LINKED_START).min(whole.end);
         let end = whole.end.saturating_sub(LINKED_END).max(whole.start)..whole.end;
-        for part in [start, end] {
+        // The outermost first: little is requested at a time until the rate of the line was measured.
+        let (first, last) = (start.start..start.start + 1, end.end - 1..end.end);
+        for part in [first, last, start, end] {
             self.predict(file, part, Group::Linked, u64::MAX, soon);
         }
         if file.bytes <= worth.saturating_mul(LINKED_WHOLE) {
