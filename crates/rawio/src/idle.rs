@@ -1,6 +1,6 @@
 //! Work that waits for everybody else's.
 
-#![expect(unsafe_code, reason = "nix has no call for the priority of I/O")]
+#![expect(unsafe_code, reason = "nix has no calls for priorities")]
 
 use std::io;
 
@@ -23,6 +23,20 @@ pub fn idle_io() -> io::Result<()> {
     Ok(())
 }
 
+/// Gives the calling thread the lowest of the usual priorities: where others want a processor, it has a hundredth of theirs.
+///
+/// # Errors
+/// As `setpriority(2)`.
+pub fn idle_processor() -> io::Result<()> {
+    const LOWEST: libc::c_int = 19;
+    // SAFETY: the call takes three numbers and no memory of ours.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,6 +53,21 @@ mod tests {
             of_this_thread()
         });
         assert_eq!(inner.join().unwrap() >> 13, 3);
+        assert_eq!(of_this_thread(), before);
+    }
+
+    #[test]
+    fn a_thread_gives_up_its_processor_and_others_do_not() {
+        let of_this_thread = || {
+            // SAFETY: the call takes two numbers and no memory of ours.
+            unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+        };
+        let before = of_this_thread();
+        let inner = std::thread::spawn(move || {
+            idle_processor().unwrap();
+            of_this_thread()
+        });
+        assert_eq!(inner.join().unwrap(), 19);
         assert_eq!(of_this_thread(), before);
     }
 }

@@ -141,6 +141,10 @@ impl Reader {
     }
 
     fn run(mut self) {
+        // The start that asks for links does without them, and is not to wait for them either.
+        if let Err(error) = rawio::idle::idle_processor() {
+            log::debug!("links are read at the usual priority: {error}");
+        }
         while let Some(next) = self.next() {
             if let Some(index) = next {
                 self.read(&index);
