@@ -58,6 +58,7 @@ const LADDER: &[Rung] = &[
             "chunks",
             "fetch",
             "link-emulator",
+            "rawio",
             "serving",
             "testkit",
         ],
