@@ -160,9 +160,11 @@ fn privileged_a_service_that_lies_is_found_out() {
     let with_origin = mounted(&lab, &line.address(), "mnt", &["--origin", &origin]);
     same(&root, &with_origin);
     let status = lab.status(&with_origin);
-    // It is not asked any more after a few; a request of readahead that was on its way then brings several.
-    assert!((4..24).contains(&count(&status, "lies")), "{status}");
-    assert!(count(&status, "origin_chunks") > 30, "{status}");
+    // It is not asked any more after a few; requests of readahead that were on their way then bring several. The rest came
+    // from the origin alone.
+    let (lies, of_origin) = (count(&status, "lies"), count(&status, "origin_chunks"));
+    assert!(lies >= 4 && lies + 10 < of_origin, "{status}");
+    assert!(of_origin > 30, "{status}");
     assert_eq!(
         (count(&status, "chunks"), count(&status, "failed_reads")),
         (0, 0),
