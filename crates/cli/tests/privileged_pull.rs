@@ -340,94 +340,106 @@ impl Held {
     }
 }
 
+/// A pull that is in its middle, and goes on when `held.go` says so.
+struct Halfway<'lab> {
+    child: Child,
+    held: Held,
+    node: Node<'lab>,
+    _network: Network,
+    registry: Registry,
+}
+
+impl<'lab> Halfway<'lab> {
+    fn start(lab: &'lab Lab) -> Self {
+        let registry = Registry::start(Kind::Docker);
+        let network = Network::before(registry.port);
+        let node = Node::start(lab, &[]);
+        let held = Held::new(lab, &registry, &network);
+        let child = in_background(lab, &node, &held.image);
+        held.until_in_the_middle(&node);
+        Self {
+            child,
+            held,
+            node,
+            _network: network,
+            registry,
+        }
+    }
+}
+
 #[test]
 fn privileged_a_pull_that_is_ended_leaves_nothing() {
     let lab = Lab::new();
-    let registry = Registry::start(Kind::Docker);
-    let network = Network::before(registry.port);
-    let node = Node::start(&lab, &[]);
-    let held = Held::new(&lab, &registry, &network);
-    let mut child = in_background(&lab, &node, &held.image);
-    held.until_in_the_middle(&node);
-    ok(Command::new("kill").args(["-INT", &child.id().to_string()]));
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_nothing_is_left(&node);
-    held.go.store(true, SeqCst);
+    let mut pull = Halfway::start(&lab);
+    ok(Command::new("kill").args(["-INT", &pull.child.id().to_string()]));
+    assert_eq!(pull.child.wait().unwrap().code(), Some(130));
+    assert_nothing_is_left(&pull.node);
+    pull.held.go.store(true, SeqCst);
 }
 
 #[test]
 fn privileged_a_pull_that_is_killed_leaves_nothing_to_the_next() {
     let lab = Lab::new();
-    let registry = Registry::start(Kind::Docker);
-    let network = Network::before(registry.port);
-    let node = Node::start(&lab, &[]);
-    let held = Held::new(&lab, &registry, &network);
-    let mut child = in_background(&lab, &node, &held.image);
-    held.until_in_the_middle(&node);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(staged(&node).len(), 2, "nobody could delete it");
-    held.go.store(true, SeqCst);
+    let mut pull = Halfway::start(&lab);
+    pull.child.kill().unwrap();
+    pull.child.wait().unwrap();
+    assert_eq!(staged(&pull.node).len(), 2, "nobody could delete it");
+    pull.held.go.store(true, SeqCst);
     // The next one finds the lowest layer, or has it again if it was collected with the lease.
-    let report = pulled(&lab, &node, &held.image);
+    let report = pulled(&lab, &pull.node, &pull.held.image);
     assert_eq!(went(&report)[1..], ["disk"; 2]);
-    until("what was staged to go", || staged(&node).is_empty());
+    until("what was staged to go", || staged(&pull.node).is_empty());
     until("the lease of the dead to go", || {
-        node.ctr(&["leases", "ls", "-q"]).is_empty()
+        pull.node.ctr(&["leases", "ls", "-q"]).is_empty()
     });
-    node.collect_garbage();
-    until("only the image to be there", || node.directories() == 3);
-    held.assert_whole(&node);
-    node.forget_everything();
-    assert_nothing_is_left(&node);
+    pull.node.collect_garbage();
+    until("only the image to be there", || {
+        pull.node.directories() == 3
+    });
+    pull.held.assert_whole(&pull.node);
+    pull.node.forget_everything();
+    assert_nothing_is_left(&pull.node);
 }
 
 /// Each removes the leases of those that were killed. A confined one cannot look at the others.
 #[test]
 fn privileged_a_pull_keeps_what_another_pull_has() {
     let lab = Lab::new();
-    let registry = Registry::start(Kind::Docker);
-    let network = Network::before(registry.port);
-    let node = Node::start(&lab, &[]);
-    let held = Held::new(&lab, &registry, &network);
-    let mut child = in_background(&lab, &node, &held.image);
-    held.until_in_the_middle(&node);
-    let leases = || node.ctr(&["leases", "ls", "-q"]);
+    let mut pull = Halfway::start(&lab);
+    let leases = || pull.node.ctr(&["leases", "ls", "-q"]);
     let before = leases();
-    assert!(before.contains(&format!("-{}-", child.id())), "{before}");
-    let other = format!("{}/other:1", registry.host());
+    assert!(
+        before.contains(&format!("-{}-", pull.child.id())),
+        "{before}"
+    );
+    let other = format!("{}/other:1", pull.registry.host());
     push(&lab, &[layer(&[("file", b"other")])], &other);
-    pulled(&lab, &node, &other);
+    pulled(&lab, &pull.node, &other);
     assert_eq!(leases(), before, "the lease of a pull that goes on");
-    node.collect_garbage();
-    held.go.store(true, SeqCst);
-    assert!(child.wait().unwrap().success());
+    pull.node.collect_garbage();
+    pull.held.go.store(true, SeqCst);
+    assert!(pull.child.wait().unwrap().success());
     assert_eq!(leases(), "");
-    node.forget_everything();
-    assert_nothing_is_left(&node);
+    pull.node.forget_everything();
+    assert_nothing_is_left(&pull.node);
 }
 
 #[test]
 fn privileged_a_pull_outlives_the_snapshotter() {
     let lab = Lab::new();
-    let registry = Registry::start(Kind::Docker);
-    let network = Network::before(registry.port);
-    let mut node = Node::start(&lab, &[]);
-    let held = Held::new(&lab, &registry, &network);
-    let mut child = in_background(&lab, &node, &held.image);
-    held.until_in_the_middle(&node);
-    let before = staged(&node);
-    node.kill_snapshotter();
-    let orphan = node.root().join("staged").join("a".repeat(32));
+    let mut pull = Halfway::start(&lab);
+    let before = staged(&pull.node);
+    pull.node.kill_snapshotter();
+    let orphan = pull.node.root().join("staged").join("a".repeat(32));
     fs::create_dir_all(orphan.join("fs")).unwrap();
-    node.start_snapshotter();
+    pull.node.start_snapshotter();
     until("what nobody holds to go", || !orphan.exists());
-    assert_eq!(staged(&node), before, "what somebody holds stays");
-    held.go.store(true, SeqCst);
-    assert!(child.wait().unwrap().success());
-    held.assert_whole(&node);
-    node.forget_everything();
-    assert_nothing_is_left(&node);
+    assert_eq!(staged(&pull.node), before, "what somebody holds stays");
+    pull.held.go.store(true, SeqCst);
+    assert!(pull.child.wait().unwrap().success());
+    pull.held.assert_whole(&pull.node);
+    pull.node.forget_everything();
+    assert_nothing_is_left(&pull.node);
 }
 
 #[test]
