@@ -203,6 +203,7 @@ mod tests {
             id: "1ab2".to_owned(),
             mountpoint: "/mnt".into(),
             source: "/srv".into(),
+            source_inode: None,
             mode: MountMode::Lower,
             state: MountState::Serving,
             pid: Some(7),

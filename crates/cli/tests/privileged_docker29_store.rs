@@ -326,6 +326,15 @@ fn privileged_docker_29_reads_layers_of_the_node_in_place_whoever_dies() {
     host.reads_on(&sum);
     service.kill_node();
     host.reads_on(&sum);
+    // A worker that finds no store serves without a boot image. Whoever decides next must not take its mount for one of
+    // another directory.
+    let (store, aside) = (lab.store(), lab.path("store-aside"));
+    fs::rename(&store, &aside).unwrap();
+    service.kill_worker(Path::new(place), Signal::SIGKILL);
+    host.reads_on(&sum);
+    fs::rename(&aside, &store).unwrap();
+    let without = service.listed(Path::new(place)).unwrap();
+    assert!(without["boot"].is_null(), "{without}");
     for with_node in [false, true] {
         let status = host.docker.status(&lab);
         let worker = u32::try_from(status["pid"].as_u64().unwrap()).unwrap();

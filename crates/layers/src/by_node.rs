@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::bind::bind;
 use super::reach::privileges_at;
-use super::recorded_here::{is_of, open, recorded_here};
+use super::recorded_here::{inode_of, is_of, open, recorded_here};
 use super::warm::Hold;
 use crate::patient_node::PatientClient;
 use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};
@@ -123,14 +123,28 @@ impl NodeServer {
 
     /// Returns whether a mount shows the directory that is at its source's path now. One that this
     /// process has attached does: who takes the directory away takes the mount away first.
-    fn shows(&self, mount: &MountView, place: &LayerPlace, root: &SourceRoot) -> bool {
+    ///
+    /// # Errors
+    /// If the directory cannot be looked at: its mount may be in use, and is left as it is.
+    fn shows(
+        &self,
+        mount: &MountView,
+        place: &LayerPlace,
+        root: &SourceRoot,
+    ) -> anyhow::Result<bool> {
         if self.attachments.contains(&place.target) {
-            return true;
+            return Ok(true);
         }
+        if let Some(shown) = mount.status.source_inode {
+            return Ok(inode_of(root)? == shown);
+        }
+        // A worker of an earlier release tells the boot image only.
         let boot = mount.status.boot.as_ref();
         let used = boot.and_then(|boot| boot.content.parse::<ImageId>().ok());
-        let image = used.and_then(|used| open(&self.store, &used, &place.layer));
-        image.is_some_and(|image| is_of(&image, root).unwrap_or(false))
+        match used.and_then(|used| open(&self.store, &used, &place.layer)) {
+            Some(image) => is_of(&image, root),
+            None => Ok(false),
+        }
     }
 
     fn serve(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
@@ -142,7 +156,7 @@ impl NodeServer {
         let root = SourceRoot::open_plain_within(&place.source, Patience::default().deadline)?;
         let (source, path) = (root.id(), root.path().to_owned());
         let standing = match self.standing(&place.target)? {
-            Some(mount) if !self.shows(&mount, place, &root) => {
+            Some(mount) if !self.shows(&mount, place, &root)? => {
                 self.detach(&place.target)?;
                 None
             }

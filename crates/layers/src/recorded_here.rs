@@ -29,9 +29,17 @@ pub(crate) fn recorded_here(
 /// unpacks the layer again makes new inodes.
 pub(crate) fn is_of(image: &Image, root: &SourceRoot) -> anyhow::Result<bool> {
     let recorded = image.tree().inode(FileId::ROOT);
-    let now = root.inode_within(Patience::default().deadline);
-    let now = now.context("looking at the directory of a layer")?;
+    let now = inode_of(root)?;
     Ok(recorded.is_some_and(|dir| dir.attr.source_inode == now))
+}
+
+/// Returns the inode of the directory of a layer.
+///
+/// # Errors
+/// If it cannot be looked at.
+pub(crate) fn inode_of(root: &SourceRoot) -> anyhow::Result<u64> {
+    let now = root.inode_within(Patience::default().deadline);
+    now.context("looking at the directory of a layer")
 }
 
 /// Opens an image. One that cannot be used costs speed only: it is logged.

@@ -119,6 +119,13 @@ impl Parts {
         }
     }
 
+    /// Returns the inode of the directory that is served, if it is one of this machine.
+    pub fn source_inode(&self) -> Option<u64> {
+        let disk = self.disk.as_ref();
+        let root = disk.and_then(|_| self.tree.inode(FileId::ROOT));
+        root.map(|root| root.attr.source_inode)
+    }
+
     /// Returns what the mode is called.
     pub const fn mount_mode(&self) -> MountMode {
         match self.mode {

@@ -341,6 +341,7 @@ impl Daemon {
             id: self.record.id.clone(),
             mountpoint: self.record.mountpoint.clone(),
             source: self.record.source.clone(),
+            source_inode: self.parts.source_inode(),
             mode: self.parts.mount_mode(),
             state: if self.mount.visible() {
                 MountState::Serving

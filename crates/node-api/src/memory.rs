@@ -149,6 +149,7 @@ fn view_of(spec: &MountSpec) -> MountView {
             id: RunDir::id_of(&spec.mountpoint),
             mountpoint: spec.mountpoint.clone(),
             source: spec.source.clone(),
+            source_inode: None,
             mode: mode.into(),
             state: MountState::Serving,
             pid: Some(4242),

@@ -88,6 +88,7 @@ pub fn ask_status(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
         id: record.id.clone(),
         mountpoint: record.mountpoint.clone(),
         source: record.source.clone(),
+        source_inode: None,
         mode: MountMode::Unknown,
         state,
         pid: Some(record.pid),

@@ -18,6 +18,10 @@ pub struct MountStatus {
     pub mountpoint: PathBuf,
     /// The source.
     pub source: PathBuf,
+    /// The inode of the directory that is served, on its own file system; absent if its source is no directory of this
+    /// machine, or nobody has told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_inode: Option<u64>,
     /// How it is served.
     pub mode: MountMode,
     /// In which state it is.

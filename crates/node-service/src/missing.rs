@@ -122,6 +122,7 @@ impl Absent {
                 id: id.to_owned(),
                 mountpoint: self.spec.mountpoint.clone(),
                 source: self.spec.source.clone(),
+                source_inode: None,
                 mode: MountMode::Unknown,
                 state,
                 pid: None,

@@ -313,6 +313,7 @@ impl Owned {
             id: String::new(),
             mountpoint: state.spec.mountpoint.clone(),
             source: state.spec.source.clone(),
+            source_inode: None,
             mode: MountMode::Unknown,
             state: now,
             pid,

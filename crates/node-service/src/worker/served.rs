@@ -301,6 +301,7 @@ impl Served {
             id: self.id.clone(),
             mountpoint: self.spec.mountpoint.clone(),
             source: self.spec.source.clone(),
+            source_inode: self.parts.source_inode(),
             mode: self.parts.mount_mode(),
             state: if self.serving.visible() {
                 MountState::Serving
