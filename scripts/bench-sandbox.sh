@@ -5,6 +5,8 @@ source "$(dirname "$0")/need.sh"
 cd "$REPO"
 need_root "The bench"
 need_cargo
+need fusermount3=fuse3 losetup=mount mkfs.ext4=e2fsprogs fio=fio
 say "building"
-cargo build --release -p benches --bin bench-sandbox
+cargo build --release -p cli -p benches --bin yolofs --bin bootimg --bin bench-sandbox
+scripts/images/stage.sh
 exec "${CARGO_TARGET_DIR:-target}/release/bench-sandbox" "$@"

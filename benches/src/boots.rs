@@ -370,14 +370,14 @@ struct Measured {
 }
 
 /// What makes the disk slow and busy, from now on until it is dropped.
-struct Conditions<'a> {
+pub(crate) struct Conditions<'a> {
     // The contender ends before the rig leaves the group.
     contention: Option<Contention>,
     _stay: Option<crate::throttle::Stay<'a>>,
 }
 
 impl<'a> Conditions<'a> {
-    fn impose(
+    pub(crate) fn impose(
         stage: &Stage,
         (disk, throttle): (Disk, Option<&'a Throttle>),
         mount: Option<&YoloMount<'_>>,

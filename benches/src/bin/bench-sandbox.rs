@@ -5,10 +5,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use benches::lab_args::LabArgs;
 use benches::machine::Machine;
 use benches::sandboxes::{self, Figure, Stage};
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
+
+/// How often the first request is measured: each cold one takes seconds.
+const FIRST_ROUNDS: u32 = 15;
 
 /// Measures how long sandboxes take, how many there can be, and what Zygotes save
 #[derive(Debug, Parser)]
@@ -23,6 +27,11 @@ struct Args {
     /// Measure these only
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     only: Vec<Part>,
+    /// Read requests a second of the disk that the first request meets
+    #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
+    iops: u32,
+    #[command(flatten)]
+    lab: LabArgs,
     /// Write every sample to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -43,6 +52,8 @@ enum Part {
     Package,
     /// Many that are alive
     Alive,
+    /// The first request of a machine whose disk is slow and busy; needs the images of `scripts/images/stage.sh`
+    First,
 }
 
 /// What a run found.
@@ -70,6 +81,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         "load before {:.1}, {} processors",
         machine.load, machine.processors
     );
+    // Before there are threads: it gives this process mounts of its own.
+    let lab = wants(Part::First).then(|| args.lab.open()).transpose()?;
     let stage = Stage::set()?;
     let mut figures = Vec::new();
     let mut add = |found: Vec<Figure>| {
@@ -95,6 +108,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if wants(Part::Alive) {
         add(sandboxes::alive(&stage, args.alive)?);
+    }
+    if let Some(lab) = &lab {
+        add(sandboxes::first(
+            lab,
+            args.iops,
+            args.rounds.min(FIRST_ROUNDS),
+        )?);
     }
     let load_after = std::fs::read_to_string("/proc/loadavg")?;
     println!("load after {}", load_after.trim());
