@@ -351,6 +351,9 @@ fn privileged_docker_29_reads_layers_of_the_node_in_place_whoever_dies() {
         host.reads_on(&sum);
         host.until_served("app", 2);
     }
+    until("the boot image to be used again", || {
+        !service.listed(Path::new(place)).unwrap()["boot"].is_null()
+    });
     assert_eq!(host.mounts(), mounts, "all that time these were the same");
     assert_eq!(host.md5("app"), sum);
     host.docker.run(&["rm", "-f", "reader"]);
