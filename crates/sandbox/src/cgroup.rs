@@ -36,7 +36,7 @@ use crate::error::{Result, SandboxError, at};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Memory that a group may still be charged for when it is used again, such as pages of files that
-/// others read, too. More is reclaimed first.
+/// others read, too.
 const CHARGED_MAX: u64 = 4 << 20;
 
 /// What a sandbox may use.
@@ -384,10 +384,15 @@ impl Group {
             put(&self.unified.join("cpu.max"), "max 100000")?;
         }
         self.cpu_in_use = false;
-        if self.memory_bytes()? > CHARGED_MAX {
-            self.reclaim()?;
-        }
         Ok(())
+    }
+
+    /// Returns whether its next user would begin with much that it is charged for.
+    ///
+    /// What is left after the last process are pages of files, which the first to read them is charged for. To reclaim them would
+    /// send all others who read them to the disk; without the group they stay.
+    pub(crate) fn is_charged(&self) -> Result<bool> {
+        Ok(self.memory_bytes()? > CHARGED_MAX)
     }
 
     /// Removes the groups.

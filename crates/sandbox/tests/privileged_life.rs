@@ -4,10 +4,12 @@
 
 mod rig;
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use rawio::cached::cached_pages;
 use rig::{PATIENCE, Rig, python, shell};
 use sandbox::{Cause, ExitStatus, KEPT_MAX_BYTES, Network, Phase, Request, SandboxError, Stdio};
 
@@ -48,6 +50,29 @@ fn a_program_has_its_files_and_writes_where_it_may() {
     let said = rig
         .python("import os; print(os.listdir('/tmp'), os.listdir('/work'), os.listdir('/root'))");
     assert_eq!(said, "[] [] []\n");
+}
+
+/// The first who reads a file is charged for its pages. Others read it, too.
+#[test]
+fn what_a_sandbox_has_read_stays_in_memory_when_it_has_ended() {
+    const BYTES: u64 = 16 << 20;
+    let rig = Rig::new();
+    // On a disk: pages of a tmpfs are its files.
+    let code = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::set_permissions(code.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = code.path().join("large");
+    fs::write(&path, vec![7; 16 << 20]).unwrap();
+    let file = File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    let cached = || cached_pages(&file, 0, BYTES).unwrap() * 4096;
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    assert_eq!(cached(), 0);
+    let mut request = shell("cat large >/dev/null");
+    request.code = Some(code.path().to_owned());
+    assert_eq!(rig.run(request).0.status, ExitStatus::Code(0));
+    // Its group was returned, and is used again or gone.
+    rig.sandboxes().end_all(PATIENCE).unwrap();
+    assert!(cached() > BYTES / 2, "{} of {BYTES} bytes", cached());
 }
 
 #[test]

@@ -89,16 +89,17 @@ impl Pool {
         slot.ok_or(SandboxError::Full(self.slots_max))
     }
 
-    /// Returns a group. One that cannot be reset is removed, or left alone if even that
+    /// Returns a group. One that cannot be reset, or is charged for much, is removed, or left alone if even that
     /// fails: its number, and the user of that number, are not used again. Returns whether the last
     /// process in it has ended.
     pub(crate) fn put_back(&self, mut group: Group) -> bool {
         let slot = group.slot;
-        match group.reset() {
-            Ok(()) => {
+        match group.reset().and_then(|()| group.is_charged()) {
+            Ok(false) => {
                 self.state.lock().ready.push(group);
                 return true;
             }
+            Ok(true) => {}
             Err(error) => log::warn!("the control group {slot} cannot be used again: {error}"),
         }
         self.discard(group)
