@@ -23,6 +23,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -308,14 +309,20 @@ pub fn debian_root() -> PathBuf {
     root
 }
 
+/// How long [`until`] waits from one look to the next: at first, and when it has waited for a second.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+const LOOK_LATE: Duration = Duration::from_millis(60);
+
 /// Waits until `condition` holds; panics if it takes so long that it never will.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     // Long enough for a busy machine; reached only by a failure.
-    let patience = std::time::Duration::from_secs(60);
+    let patience = Duration::from_secs(60);
     let start = std::time::Instant::now();
     while !condition() {
         assert!(start.elapsed() < patience, "waited in vain: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        // Most conditions start a program: to look all the time would take the processor from what is waited for.
+        let pause = (start.elapsed() / 16).clamp(LOOK_SOON, LOOK_LATE);
+        std::thread::sleep(pause);
     }
 }
 
