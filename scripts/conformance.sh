@@ -10,13 +10,14 @@ need docker-registry=docker-registry curl=curl ip=iproute2
 if [ -z "${IN_NAMESPACE:-}" ]; then
     # Built here: the namespace reaches nobody.
     scripts/registries.sh
-    GO=$(new_go 24 1.24.11)
+    GO=$(new_go 26 1.26.8)
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     say "building the suite"
-    GOBIN=$work GOFLAGS=-mod=mod GOTOOLCHAIN=local timeout 600 "$GO" install "$SUITE" ||
+    export GOTOOLCHAIN=local CGO_ENABLED=0
+    GOBIN=$work GOFLAGS="-mod=mod $GO_FLAGS" timeout 600 "$GO" install "$SUITE" ||
         die "the suite could not be built: is the Go module proxy reachable?"
-    (cd scripts/conformance && GOTOOLCHAIN=local timeout 300 "$GO" build -o "$work/tool" .)
+    (cd scripts/conformance && GOFLAGS=$GO_FLAGS timeout 300 "$GO" build -o "$work/tool" .)
     NICFETCH=${NICFETCH:-target/debug/nicfetch}
     [ -x "$NICFETCH" ] || die "build it first: cargo build -p cli ($NICFETCH is missing)"
     # A network of its own, so that all addresses are free, and processes that end with it.

@@ -13,7 +13,7 @@ aside=$out.part
 rm -rf "$aside"
 mkdir -p "$aside/bin/cni"
 # Go's own caches stay, as after any `go install`: some 3 GB, which make the next build a matter of a minute.
-export GOBIN=$aside/bin GOFLAGS='-modcacherw -trimpath' GOTOOLCHAIN=local CGO_ENABLED=0
+export GOBIN=$aside/bin GOFLAGS=$GO_FLAGS GOTOOLCHAIN=local CGO_ENABLED=0
 say "building containerd $CONTAINERD and Docker $DOCKER"
 install() { timeout 1800 "$go" install "$@" || die "go install $* failed, or took over half an hour: is the Go module proxy reachable?"; }
 install github.com/containerd/containerd/v2/cmd/{containerd,ctr,containerd-shim-runc-v2}@$CONTAINERD

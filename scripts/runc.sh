@@ -14,7 +14,7 @@ rm -rf "$aside" "$out"
 mkdir -p "$aside"
 say "building runc $RUNC"
 # Its first part, which makes the namespaces, is C.
-GOBIN=$aside GOFLAGS='-modcacherw -trimpath' GOTOOLCHAIN=local CGO_ENABLED=1 timeout 900 \
+GOBIN=$aside GOFLAGS=$GO_FLAGS GOTOOLCHAIN=local CGO_ENABLED=1 timeout 900 \
     "$go" install github.com/opencontainers/runc@$RUNC ||
     die "go install of runc $RUNC failed, or took over 15 minutes: is the Go module proxy reachable?"
 keep "$aside" "$out" "$0"

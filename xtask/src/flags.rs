@@ -17,6 +17,7 @@ const WITH_FLAGS: &[&str] = &[
     "benches",
     "cli",
     "e2e",
+    "lab",
     "link-emulator",
     "sandbox-cli",
     "sandbox-oci",

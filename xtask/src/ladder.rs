@@ -44,7 +44,7 @@ const LADDER: &[Rung] = &[
     rung("lsmt", &["blocks", "rawio"]),
     rung("erofs", &["blocks"]),
     rung("ext4", &["blocks"]),
-    rung("fdstore", &["rawio"]),
+    rung("fdstore", &["rawio", "testkit"]),
     rung("report", &[]),
     rung("confine", &[]),
     rung("nri", &["rawio"]),
@@ -276,6 +276,7 @@ const LADDER: &[Rung] = &[
             "sandbox-service",
         ],
     ),
+    rung("lab", &["blocks", "localfs", "rawio"]),
     rung(
         "cli",
         &[
@@ -295,6 +296,7 @@ const LADDER: &[Rung] = &[
             "docker-service",
             "engine",
             "host",
+            "lab",
             "layers",
             "link-emulator",
             "localfs",

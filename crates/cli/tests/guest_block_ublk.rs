@@ -5,7 +5,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod block_attached;
-mod lab;
 
 use std::fs;
 use std::path::Path;
@@ -23,19 +22,14 @@ fn privileged_block_devices_of_the_machine_in_a_guest() {
     let busybox = Command::new("which").arg("busybox").output().unwrap();
     let busybox = String::from_utf8(busybox.stdout).unwrap();
     guest.add_program("busybox", Path::new(busybox.trim()));
+    guest.add_program("yolofs", Path::new(env!("CARGO_BIN_EXE_yolofs")));
     // What the lab looks for where it was built.
-    let place = |path: &str| {
-        let path = path.trim_start_matches('/').to_owned();
-        fs::create_dir_all(guest.root().join(&path).parent().unwrap()).unwrap();
-        path
-    };
-    let program = env!("CARGO_BIN_EXE_yolofs");
-    guest.add_program(&place(program), Path::new(program));
-    let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
-    let unit = Path::new(packaging).canonicalize().unwrap();
-    let unit = unit.join("yolofs-node.service");
-    fs::copy(&unit, guest.root().join(place(unit.to_str().unwrap()))).unwrap();
-    fs::create_dir_all(guest.root().join(&env!("CARGO_MANIFEST_DIR")[1..])).unwrap();
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let packaging = packaging.canonicalize().unwrap();
+    let inside = guest.root().join(packaging.strip_prefix("/").unwrap());
+    fs::create_dir_all(&inside).unwrap();
+    let unit = "yolofs-node.service";
+    fs::copy(packaging.join(unit), inside.join(unit)).unwrap();
     guest.must_pass(INSIDE);
 }
 
@@ -52,8 +46,8 @@ mod inside {
     use nix::sys::signal::Signal;
 
     use crate::block_attached::{attach, device, until_served, writable};
-    use crate::lab::service::{Service, signal_to};
-    use crate::lab::{Lab, fails, noise, ok, until};
+    use lab::service::{Service, signal_to};
+    use lab::{Lab, fails, noise, ok, until};
 
     /// Bytes of a file that is written and read.
     const FILE: usize = 200_000;

@@ -1,7 +1,6 @@
 //! Every verb of the store, through the program, as a user without root meets them.
 
 mod fixture;
-mod lab;
 
 use std::fs;
 

@@ -4,7 +4,6 @@
 #![cfg(feature = "privileged")]
 
 mod block_containers;
-mod lab;
 mod node;
 
 use block_containers::{DOCUMENTS, NOISE, Source, devices, pull, run};

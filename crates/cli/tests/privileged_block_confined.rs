@@ -5,7 +5,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod broken;
-mod lab;
 
 use std::fs::{self, Permissions};
 use std::io::{self, PipeReader, PipeWriter, Write as _};

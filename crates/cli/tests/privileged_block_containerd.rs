@@ -5,7 +5,6 @@
 
 mod block_containers;
 mod cri;
-mod lab;
 mod node;
 
 use std::fs;

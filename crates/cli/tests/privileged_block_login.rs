@@ -4,7 +4,6 @@
 
 mod block_containers;
 mod cri;
-mod lab;
 mod node;
 
 use std::collections::HashMap;

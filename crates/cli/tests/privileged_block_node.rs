@@ -7,7 +7,6 @@ mod block_attached;
 mod block_client;
 mod block_export;
 mod block_guest;
-mod lab;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

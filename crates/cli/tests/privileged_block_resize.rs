@@ -4,7 +4,6 @@
 
 mod block_attached;
 mod block_client;
-mod lab;
 
 use std::fs;
 use std::process::{Command, Stdio};

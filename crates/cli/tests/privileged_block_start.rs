@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod block_containers;
-mod lab;
 mod node;
 
 use block_containers::{NOISE, Source, devices, is_removed, pull, run};

@@ -2,8 +2,6 @@
 
 #![cfg(feature = "privileged")]
 
-mod lab;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;

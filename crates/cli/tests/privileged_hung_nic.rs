@@ -5,7 +5,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod block_service;
-mod lab;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -2,8 +2,6 @@
 
 #![cfg(feature = "privileged")]
 
-mod lab;
-
 use std::process::Command;
 
 use lab::dockerd::Dockerd;

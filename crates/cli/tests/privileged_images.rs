@@ -4,8 +4,6 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod lab;
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -5,7 +5,6 @@
 
 mod block_service;
 mod intruder;
-mod lab;
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -17,52 +16,22 @@ use nix::sys::signal::Signal;
 use intruder::{As, DENIED, UNKNOWN};
 use lab::Lab;
 use lab::service::{Readers, Service};
+use testkit::by_name::{self, Test};
+use testkit::named_tests;
 
-/// A test and its name.
-type Test = (&'static str, fn());
-
-const TESTS: &[Test] = &[
-    (
-        "privileged_a_broken_worker_sends_to_no_keeper_and_no_manager",
-        privileged_a_broken_worker_sends_to_no_keeper_and_no_manager,
-    ),
-    (
-        "privileged_a_broken_worker_that_may_call_is_answered_by_nobody",
-        privileged_a_broken_worker_that_may_call_is_answered_by_nobody,
-    ),
-    (
-        "privileged_the_worker_that_asks_a_service_has_its_files_and_port_only",
-        privileged_the_worker_that_asks_a_service_has_its_files_and_port_only,
-    ),
-    (
-        "privileged_the_worker_of_a_service_that_lets_only_root_in_is_not_root",
-        privileged_the_worker_of_a_service_that_lets_only_root_in_is_not_root,
-    ),
-    (
-        "privileged_a_worker_of_block_images_has_its_files_only",
-        privileged_a_worker_of_block_images_has_its_files_only,
-    ),
-    (
-        "privileged_keeper_and_node_of_another_release_go_together",
-        privileged_keeper_and_node_of_another_release_go_together,
-    ),
+const TESTS: &[Test] = named_tests![
+    privileged_a_broken_worker_sends_to_no_keeper_and_no_manager,
+    privileged_a_broken_worker_that_may_call_is_answered_by_nobody,
+    privileged_the_worker_that_asks_a_service_has_its_files_and_port_only,
+    privileged_the_worker_of_a_service_that_lets_only_root_in_is_not_root,
+    privileged_a_worker_of_block_images_has_its_files_only,
+    privileged_keeper_and_node_of_another_release_go_together,
 ];
 
 /// Runs the tests that the arguments name, or all; or plays the intruder.
 fn main() {
     intruder::play();
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
-    for (name, test) in TESTS {
-        if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
-            println!("test {name} ...");
-            // One that fails panics, which ends this program with a failure.
-            test();
-        }
-    }
-    println!("test result: ok");
+    by_name::run(TESTS);
 }
 
 /// The names of all unix sockets in the run directory that a process has.

@@ -4,7 +4,6 @@
 #![cfg(feature = "privileged")]
 
 mod cri;
-mod lab;
 mod node;
 
 use std::collections::HashSet;

@@ -5,7 +5,6 @@
 
 mod cri;
 mod fair;
-mod lab;
 mod node;
 
 use std::fs::{self, File};

@@ -3,7 +3,6 @@
 
 #![cfg(feature = "privileged")]
 
-mod lab;
 mod nic;
 
 use std::fs::{self, Permissions};

@@ -6,7 +6,6 @@
 
 mod block_line;
 mod block_service;
-mod lab;
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;

@@ -2,7 +2,6 @@
 
 #![cfg(feature = "privileged")]
 
-mod lab;
 mod nic;
 
 use std::fs;

@@ -2,8 +2,6 @@
 
 #![cfg(feature = "privileged")]
 
-mod lab;
-
 use nix::sys::signal::Signal;
 
 use lab::service::{Readers, Service};

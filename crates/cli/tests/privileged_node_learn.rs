@@ -1,8 +1,6 @@
 //! Mounts that learn from boots which drift from their recording.
 #![cfg(feature = "privileged")]
 
-mod lab;
-
 use std::fs;
 
 use lab::service::Service;

@@ -2,8 +2,6 @@
 
 #![cfg(feature = "privileged")]
 
-mod lab;
-
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

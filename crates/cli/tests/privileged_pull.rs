@@ -6,7 +6,6 @@
 #[cfg(target_arch = "x86_64")]
 mod broken;
 mod fair;
-mod lab;
 mod node;
 
 use std::collections::BTreeMap;

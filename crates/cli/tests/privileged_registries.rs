@@ -2,8 +2,6 @@
 
 #![cfg(feature = "privileged")]
 
-mod lab;
-
 use lab::dockerd::Dockerd;
 use lab::{Lab, json, ok};
 use testkit::registries::{Kind, Registry};

@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod browser;
-mod lab;
 
 use std::fs;
 use std::path::{Path, PathBuf};

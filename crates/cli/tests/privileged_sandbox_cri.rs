@@ -6,7 +6,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod cri;
-mod lab;
 mod node;
 
 use std::fs;

@@ -2,7 +2,6 @@
 
 #![cfg(feature = "privileged")]
 
-mod lab;
 mod node;
 
 use std::fs;

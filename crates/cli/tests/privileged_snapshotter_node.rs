@@ -3,7 +3,6 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod lab;
 mod node;
 
 use std::fs::{self, File};

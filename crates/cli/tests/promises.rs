@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod fixture;
-mod lab;
 
 use std::collections::BTreeSet;
 use std::fs;

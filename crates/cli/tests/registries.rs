@@ -9,7 +9,6 @@
 )]
 
 mod fixture;
-mod lab;
 
 use std::fs;
 use std::io::{Cursor, Write as _};

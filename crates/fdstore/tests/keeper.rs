@@ -18,71 +18,29 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rawio::pidfd::PidFd;
 use tempfile::TempDir;
+use testkit::by_name::{self, Test};
+use testkit::named_tests;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the tests that the arguments name, or all; or plays what the tests start.
 fn main() {
     actor::play();
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
-    for (name, test) in TESTS {
-        if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
-            println!("test {name} ...");
-            // One that fails panics, which ends this program with a failure.
-            test();
-        }
-    }
-    println!("test result: ok");
+    by_name::run(TESTS);
 }
 
-/// A test and its name.
-type Test = (&'static str, fn());
-
-const TESTS: &[Test] = &[
-    ("descriptors_survive_kills", descriptors_survive_kills),
-    (
-        "a_barrier_is_answered_and_a_full_store_refuses_what_is_too_much",
-        a_barrier_is_answered_and_a_full_store_refuses_what_is_too_much,
-    ),
-    (
-        "a_failure_is_followed_by_a_start_and_an_end_on_purpose_is_not",
-        a_failure_is_followed_by_a_start_and_an_end_on_purpose_is_not,
-    ),
-    (
-        "a_signal_is_passed_on_and_ends_both",
-        a_signal_is_passed_on_and_ends_both,
-    ),
-    (
-        "who_forges_the_number_of_the_child_is_not_heard",
-        who_forges_the_number_of_the_child_is_not_heard,
-    ),
-    (
-        "the_next_program_is_started_when_the_child_ends",
-        the_next_program_is_started_when_the_child_ends,
-    ),
-    (
-        "a_program_that_never_is_ready_is_followed_by_the_one_before",
-        a_program_that_never_is_ready_is_followed_by_the_one_before,
-    ),
-    (
-        "a_child_whose_keeper_was_killed_starts_another_around_itself",
-        a_child_whose_keeper_was_killed_starts_another_around_itself,
-    ),
-    (
-        "a_child_of_an_earlier_release_is_looked_after_and_not_heard",
-        a_child_of_an_earlier_release_is_looked_after_and_not_heard,
-    ),
-    (
-        "a_program_of_an_earlier_release_is_followed_by_the_one_before",
-        a_program_of_an_earlier_release_is_followed_by_the_one_before,
-    ),
-    (
-        "a_child_that_dies_before_its_new_keeper_looks_is_followed",
-        a_child_that_dies_before_its_new_keeper_looks_is_followed,
-    ),
+const TESTS: &[Test] = named_tests![
+    descriptors_survive_kills,
+    a_barrier_is_answered_and_a_full_store_refuses_what_is_too_much,
+    a_failure_is_followed_by_a_start_and_an_end_on_purpose_is_not,
+    a_signal_is_passed_on_and_ends_both,
+    who_forges_the_number_of_the_child_is_not_heard,
+    the_next_program_is_started_when_the_child_ends,
+    a_program_that_never_is_ready_is_followed_by_the_one_before,
+    a_child_whose_keeper_was_killed_starts_another_around_itself,
+    a_child_of_an_earlier_release_is_looked_after_and_not_heard,
+    a_program_of_an_earlier_release_is_followed_by_the_one_before,
+    a_child_that_dies_before_its_new_keeper_looks_is_followed,
 ];
 
 /// A keeper, and where its children report.

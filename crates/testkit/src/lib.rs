@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub mod by_name;
 pub mod elf;
 pub mod guest;
 pub mod layouts;

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::lab::service::signal_to;
-use super::lab::{Lab, json, ok, output, until};
+use lab::service::signal_to;
+use lab::{Lab, json, ok, output, until};
 
 /// What `yolofs block status --json` says of a device; null if it is not attached.
 pub(crate) fn device(lab: &Lab, name: &str) -> Value {

@@ -21,8 +21,8 @@ use oci::{Descriptor, Manifest, Platform, Reference, digest_of};
 use serde_json::{Value, json};
 use testkit::registries::{Kind, Proxy, Registry, USER};
 
-use super::lab::{Lab, noise, ok, until};
 use super::node::{Node, archive};
+use lab::{Lab, noise, ok, until};
 
 /// What plans are called in registries.
 const PLAN: &str = "application/vnd.yolofs.blockplan.v1";

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::lab::{Lab, json, ok};
+use lab::{Lab, json, ok};
 
 /// A `nicfetch serve` of its own, without a mirror; killed when it is dropped.
 pub(crate) struct Nic {

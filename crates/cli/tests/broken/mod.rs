@@ -18,7 +18,7 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::lab::until;
+use lab::until;
 
 /// What the attacker does, at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

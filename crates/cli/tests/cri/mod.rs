@@ -24,7 +24,6 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tonic_prost::ProstCodec;
 
-use crate::lab::{Lab, ok, until};
 use crate::node::{Node, pack};
 use api::{
     AuthConfig, Call, ContainerConfig, ContainerMetadata, ContainerSecurityContext, ContainerState,
@@ -33,6 +32,7 @@ use api::{
     PullImage, RemoveImage, RemovePodSandbox, RunPodSandbox, SecurityContext, StartContainer,
     StopPodSandbox, UserNamespace,
 };
+use lab::{Lab, ok, until};
 use testkit::registries::{Kind, Proxy, Registry};
 
 /// Long enough for several pulls at once on a busy machine.

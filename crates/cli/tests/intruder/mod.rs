@@ -17,7 +17,7 @@ use nix::libc::{self, ucred};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, UnixCredentials, sendmsg};
 use nix::unistd::{Gid, Uid, getgid, getuid};
 
-use crate::lab::{Lab, ok};
+use lab::{Lab, ok};
 
 const ROLE: &str = "YOLOFS_TEST_INTRUDER";
 

@@ -20,7 +20,7 @@ use mirror::blobs::{Algorithm, BlobDigest};
 use mirror::testing::FaultProxy;
 use serde_json::{Value, json};
 
-use crate::lab::{noise, ok, until};
+use lab::{noise, ok, until};
 use testkit::layouts::{LayoutDir, layer, named};
 use testkit::registries::{Kind, Registry, USER};
 

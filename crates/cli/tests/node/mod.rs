@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::lab::engines::Engines;
-use crate::lab::{Lab, busybox_root, json, noise, ok, output, until};
+use lab::engines::Engines;
+use lab::{Lab, busybox_root, json, noise, ok, output, until};
 
 /// What an image of a test is called.
 pub(crate) const IMAGE: &str = "test.local/small:1";

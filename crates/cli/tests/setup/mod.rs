@@ -15,9 +15,9 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::lab::engines::Engines;
-use crate::lab::{Lab, ok, output, until};
 use crate::node::{IMAGE, archive};
+use lab::engines::Engines;
+use lab::{Lab, ok, output, until};
 
 /// A running containerd, and perhaps a snapshotter; both end when it is dropped.
 pub(crate) struct Engine<'a> {

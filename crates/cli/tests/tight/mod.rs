@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::lab::until;
+use lab::until;
 
 /// A control group of version 2, and one of version 1 for memory where that is what there is.
 /// Both go when it is dropped; whatever is in it must have ended.

@@ -271,6 +271,7 @@ fn a_thousand_tenants_with_a_thousand_repositories_fit_into_64_mib() {
 fn thousand_tenants() {
     use super::super::proof::ClientProofs;
     use crate::upstream::{Asker, Login};
+    const TENANTS_AT_ONCE: usize = 10;
     let memory = || {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -283,38 +284,42 @@ fn thousand_tenants() {
     let catalog = open(&dir.path().join("catalog"), 1 << 40);
     let said = ClientProofs::default();
     assert_eq!(catalog.bounds.file, 128 << 20, "the largest there is");
-    for tenant in 0..1000_u32 {
-        let login = Login {
-            username: format!("tenant {tenant}"),
-            password: "secret".to_owned(),
-        };
-        let principal = Principal::of(&Asker::Client(Some(login)));
+    // Some tenants at a time: with each record that is one too many, all are looked through for the oldest.
+    let tenants: Vec<_> = (0..1000_u32).collect();
+    for some in tenants.chunks(TENANTS_AT_ONCE) {
         let mut own = Vec::new();
         let mut tags = Vec::new();
-        for number in 0..1000_u32 {
-            let scope = scope(&format!("tenant-{tenant}/repository-{number}"));
-            let digest = BlobDigest::of(Algorithm::Sha256, format!("{scope}").as_bytes());
-            own.push(ProofKey::new(Principal::Mirror, &scope, Some(&digest)));
-            said.note(ProofKey::new(principal, &scope, None));
-            said.note(ProofKey::new(principal, &scope, Some(&digest)));
-            tags.push((format!("{scope}:latest"), digest.to_string()));
+        for tenant in some {
+            let login = Login {
+                username: format!("tenant {tenant}"),
+                password: "secret".to_owned(),
+            };
+            let principal = Principal::of(&Asker::Client(Some(login)));
+            for number in 0..1000_u32 {
+                let scope = scope(&format!("tenant-{tenant}/repository-{number}"));
+                let digest = BlobDigest::of(Algorithm::Sha256, format!("{scope}").as_bytes());
+                own.push(ProofKey::new(Principal::Mirror, &scope, Some(&digest)));
+                said.note(ProofKey::new(principal, &scope, None));
+                said.note(ProofKey::new(principal, &scope, Some(&digest)));
+                let checked = u64::from(tenant * 1000 + number);
+                tags.push((format!("{scope}:latest"), digest.to_string(), checked));
+            }
         }
         catalog.put_proofs(&own);
-        catalog.write("the tags of a tenant", |write| {
+        catalog.write("the tags of some tenants", |write| {
             let mut table = write.open_table(TAGS)?;
-            for (number, (name, digest)) in tags.iter().enumerate() {
-                let checked = u64::from(tenant) * 1000 + number as u64;
+            for (name, digest, checked) in &tags {
                 table.insert(
                     name.as_str(),
-                    (digest.as_str(), "application/x", 7, checked),
+                    (digest.as_str(), "application/x", 7, *checked),
                 )?;
             }
             Ok(())
         });
         // As many as there is room for, with many layers and with few.
-        for number in 0..4 {
-            let layers = if number == 0 { 1000 } else { 20 };
-            let one = manifest(tenant * 4 + number, 2000, layers);
+        for number in some.iter().flat_map(|tenant| tenant * 4..tenant * 4 + 4) {
+            let layers = if number % 4 == 0 { 1000 } else { 20 };
+            let one = manifest(number, 2000, layers);
             catalog.put_manifest(&key(&one.0), &one.1);
         }
     }

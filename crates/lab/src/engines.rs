@@ -1,11 +1,13 @@
 //! The engines of today, which `scripts/engines.sh` builds.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use super::repository;
 
 /// Which engines a test is with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engines {
+pub enum Engines {
     /// Debian's: containerd 1.6 and Docker 20.10.
     Debian,
     /// containerd 2.4 and Docker 29.
@@ -14,7 +16,7 @@ pub(crate) enum Engines {
 
 impl Engines {
     /// Returns a program of theirs. Panics if it is not there.
-    pub(crate) fn program(self, name: &str) -> PathBuf {
+    pub fn program(self, name: &str) -> PathBuf {
         match self {
             Self::Debian => PathBuf::from(name),
             Self::Today => {
@@ -27,7 +29,7 @@ impl Engines {
     }
 
     /// Returns the path in which they find the programs that belong to them.
-    pub(crate) fn path(self) -> OsString {
+    pub fn path(self) -> OsString {
         let mut path = std::env::var_os("PATH").unwrap_or_default();
         if self == Self::Today {
             let mut first = bin().into_os_string();
@@ -40,16 +42,14 @@ impl Engines {
 }
 
 /// Returns a runc that makes idmapped mounts, which Debian 12's does not. Panics if it is not there.
-pub(crate) fn runc_that_maps() -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/runc/runc");
+pub fn runc_that_maps() -> PathBuf {
+    let path = repository().join(".cache/runc/runc");
     let missing = format!("{} is missing: run scripts/runc.sh", path.display());
     path.canonicalize().expect(&missing)
 }
 
 fn bin() -> PathBuf {
-    let dir = std::env::var_os("YOLOFS_ENGINES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/engines"),
-        PathBuf::from,
-    );
+    let dir = std::env::var_os("YOLOFS_ENGINES")
+        .map_or_else(|| repository().join(".cache/engines"), PathBuf::from);
     dir.join("bin")
 }

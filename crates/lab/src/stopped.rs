@@ -10,12 +10,12 @@ use super::until;
 /// A process of which no thread runs. It goes on when this is dropped, whatever became of the test,
 /// unless it was killed.
 #[derive(Debug)]
-pub(crate) struct Stopped(PidFd);
+pub struct Stopped(PidFd);
 
 impl Stopped {
     /// Stops a process, and waits until all of it has stopped: one thread takes the signal, and
     /// stops the others when it comes to run, which may be late on a busy machine.
-    pub(crate) fn stop(pid: u32) -> Self {
+    pub fn stop(pid: u32) -> Self {
         let process = PidFd::open(pid).unwrap();
         process.signal(Signal::SIGSTOP).unwrap();
         let stopped = Self(process);
@@ -24,7 +24,7 @@ impl Stopped {
     }
 
     /// Kills it.
-    pub(crate) fn kill(self) {
+    pub fn kill(self) {
         self.0.signal(Signal::SIGKILL).unwrap();
     }
 }

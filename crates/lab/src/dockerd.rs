@@ -12,16 +12,16 @@ use super::{Lab, ok};
 
 /// A running dockerd; stopped, with its containers, when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Dockerd(DockerProcess);
+pub struct Dockerd(DockerProcess);
 
 impl Dockerd {
     /// Starts one with its directories in the lab, and waits until it answers.
-    pub(crate) fn start(lab: &Lab, flags: &[&str]) -> Self {
+    pub fn start(lab: &Lab, flags: &[&str]) -> Self {
         Self::start_engines(lab, Engines::Debian, flags)
     }
 
     /// Starts a Docker 29 with the storage driver overlay2, as one that was updated has it.
-    pub(crate) fn start_today(lab: &Lab) -> Self {
+    pub fn start_today(lab: &Lab) -> Self {
         let flags = ["--feature", "containerd-snapshotter=false"];
         Self::start_engines(lab, Engines::Today, &flags)
     }
@@ -33,20 +33,20 @@ impl Dockerd {
     }
 
     /// Returns whether all layers that are served are in the page cache.
-    pub(crate) fn is_warm(&self, lab: &Lab) -> bool {
+    pub fn is_warm(&self, lab: &Lab) -> bool {
         let status = self.status(lab);
         let mut layers = status["layers"].as_array().unwrap().iter();
         layers.all(|layer| layer["boot"]["prewarm"] == "done")
     }
 
     /// Builds an image with one layer more than `from`: files of `/data`, different for each name.
-    pub(crate) fn build(&self, lab: &Lab, name: &str, from: &str) {
+    pub fn build(&self, lab: &Lab, name: &str, from: &str) {
         let lines = format!("FROM {from}\nCOPY data /data\n");
         self.build_in(&DockerProcess::context(lab, name, &lines), name);
     }
 
     /// Builds what a directory's Dockerfile says.
-    pub(crate) fn build_in(&self, context: &Path, name: &str) {
+    pub fn build_in(&self, context: &Path, name: &str) {
         let mut build = self.docker();
         // There is no plug-in for BuildKit here, and no network for its images.
         build.env("DOCKER_BUILDKIT", "0");
@@ -56,7 +56,7 @@ impl Dockerd {
     }
 
     /// Returns the diff IDs of an image's layers with their directories, the lowest first.
-    pub(crate) fn layers(&self, image: &str) -> Vec<(String, PathBuf)> {
+    pub fn layers(&self, image: &str) -> Vec<(String, PathBuf)> {
         let inspect: Value = serde_json::from_str(&self.run(&["image", "inspect", image])).unwrap();
         let inspect = &inspect[0];
         let data = &inspect["GraphDriver"]["Data"];
@@ -75,7 +75,7 @@ impl Dockerd {
     }
 
     /// Gives every layer of an image a boot image with all of its content.
-    pub(crate) fn record(&self, lab: &Lab, image: &str) {
+    pub fn record(&self, lab: &Lab, image: &str) {
         for (diff_id, dir) in self.layers(image) {
             let mut record = lab.bootimg();
             record
@@ -91,7 +91,7 @@ impl Dockerd {
     }
 
     /// Returns the places where yolofs has mounted something over a layer.
-    pub(crate) fn mounts(&self) -> Vec<String> {
+    pub fn mounts(&self) -> Vec<String> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let root = self.data_root();
         let ours = mounts.lines().filter(|line| line.contains(" fuse.yolofs "));

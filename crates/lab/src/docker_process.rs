@@ -16,7 +16,7 @@ const CLIENT: &str = "/usr/bin/docker";
 
 /// A running dockerd; stopped, with its containers, when it is dropped.
 #[derive(Debug)]
-pub(crate) struct DockerProcess {
+pub struct DockerProcess {
     dir: PathBuf,
     engines: Engines,
     /// How it keeps images.
@@ -27,7 +27,7 @@ pub(crate) struct DockerProcess {
 
 impl DockerProcess {
     /// Starts one in a directory, and waits until it answers.
-    pub(crate) fn start(dir: PathBuf, engines: Engines, storage: &[&str], flags: &[&str]) -> Self {
+    pub fn start(dir: PathBuf, engines: Engines, storage: &[&str], flags: &[&str]) -> Self {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let mut docker = Self {
             dir,
@@ -41,7 +41,7 @@ impl DockerProcess {
     }
 
     /// Starts it after it was stopped or killed.
-    pub(crate) fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         // What a killed one leaves behind keeps the next from starting.
         let _none = fs::remove_file(self.dir.join("pid"));
         let log = File::options()
@@ -75,17 +75,17 @@ impl DockerProcess {
     }
 
     /// Has it started with these flags from now on.
-    pub(crate) fn set_flags(&mut self, flags: &[&str]) {
+    pub fn set_flags(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
     /// Has it started with one more flag from now on.
-    pub(crate) fn add_flag(&mut self, flag: &str) {
+    pub fn add_flag(&mut self, flag: &str) {
         self.flags.push(flag.to_owned());
     }
 
     /// Ends it as systemd does.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let Some(mut child) = self.child.take() else {
             return;
         };
@@ -94,7 +94,7 @@ impl DockerProcess {
     }
 
     /// Ends it as a crash does, with the containerd that it has started, if it has.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let containerd = fs::read_to_string(self.dir.join("exec/containerd/containerd.pid"));
         if let Some(mut child) = self.child.take() {
             child.kill().and_then(|()| child.wait()).unwrap();
@@ -106,11 +106,13 @@ impl DockerProcess {
         }
     }
 
-    pub(crate) fn host(&self) -> String {
+    /// Returns where it listens, as its client takes it.
+    pub fn host(&self) -> String {
         format!("unix://{}", self.dir.join("sock").display())
     }
 
-    pub(crate) fn data_root(&self) -> PathBuf {
+    /// Returns where it keeps what outlives it.
+    pub fn data_root(&self) -> PathBuf {
         self.dir.join("root")
     }
 
@@ -119,24 +121,24 @@ impl DockerProcess {
     }
 
     /// Returns Docker's client.
-    pub(crate) fn docker(&self) -> Command {
+    pub fn docker(&self) -> Command {
         let mut command = Command::new(CLIENT);
         command.args(["--host", &self.host()]);
         command
     }
 
     /// Runs Docker's client, which must succeed.
-    pub(crate) fn run(&self, args: &[&str]) -> String {
+    pub fn run(&self, args: &[&str]) -> String {
         ok(self.docker().args(args)).trim_end().to_owned()
     }
 
     /// Runs Docker's client, which may fail.
-    pub(crate) fn try_run(&self, args: &[&str]) -> Output {
+    pub fn try_run(&self, args: &[&str]) -> Output {
         output(self.docker().args(args))
     }
 
     /// Runs Docker's client in the background.
-    pub(crate) fn spawn(&self, args: &[&str]) -> Child {
+    pub fn spawn(&self, args: &[&str]) -> Child {
         let mut command = self.docker();
         command
             .args(args)
@@ -147,7 +149,7 @@ impl DockerProcess {
 
     /// Returns a command of `yolofs` or `bootimg` that finds this Docker as its user would: its client is not
     /// always the first in the path.
-    pub(crate) fn with_host(&self, mut command: Command) -> Command {
+    pub fn with_host(&self, mut command: Command) -> Command {
         let path = match self.engines {
             Engines::Debian => {
                 let mut path = std::ffi::OsString::from("/usr/bin:");
@@ -161,7 +163,7 @@ impl DockerProcess {
     }
 
     /// Returns a command of `yolofs docker` for this Docker.
-    pub(crate) fn yolofs(&self, lab: &Lab, args: &[&str]) -> Command {
+    pub fn yolofs(&self, lab: &Lab, args: &[&str]) -> Command {
         let command = match args.first() {
             Some(&"serve") => lab.yolofs_of("docker/yolofs-docker.service"),
             _ => lab.yolofs(),
@@ -172,12 +174,12 @@ impl DockerProcess {
     }
 
     /// Returns what `yolofs docker status --json` says.
-    pub(crate) fn status(&self, lab: &Lab) -> Value {
+    pub fn status(&self, lab: &Lab) -> Value {
         json(&mut self.yolofs(lab, &["status", "--json"]))
     }
 
     /// Returns how many layers of an image are served.
-    pub(crate) fn served_layers(&self, lab: &Lab, image: &str) -> u64 {
+    pub fn served_layers(&self, lab: &Lab, image: &str) -> u64 {
         let id = self.run(&["image", "inspect", "--format", "{{.Id}}", image]);
         let status = self.status(lab);
         let mut images = status["images"].as_array().unwrap().iter();
@@ -186,14 +188,14 @@ impl DockerProcess {
     }
 
     /// Returns what `docker save` writes of an image.
-    pub(crate) fn saved(&self, lab: &Lab, image: &str) -> Saved {
+    pub fn saved(&self, lab: &Lab, image: &str) -> Saved {
         let tar = lab.path("saved.tar");
         self.run(&["save", "-o", tar.to_str().unwrap(), image]);
         saved(lab, &tar)
     }
 
     /// Makes `base`, one layer with busybox.
-    pub(crate) fn import_base(&self, lab: &Lab) {
+    pub fn import_base(&self, lab: &Lab) {
         let root = lab.path("base");
         busybox_root(&root);
         let tar = lab.path("base.tar");
@@ -209,7 +211,7 @@ impl DockerProcess {
 
     /// Makes a directory to build an image from: a Dockerfile of these lines, and files in `data`, different
     /// for each name.
-    pub(crate) fn context(lab: &Lab, name: &str, dockerfile: &str) -> PathBuf {
+    pub fn context(lab: &Lab, name: &str, dockerfile: &str) -> PathBuf {
         let context = lab.make_dir(&format!("context-{name}"));
         fs::create_dir_all(context.join("data")).unwrap();
         let seed = name
@@ -225,10 +227,10 @@ impl DockerProcess {
 }
 
 /// What `docker save` wrote, file by file: the times of its directories are when it was written.
-pub(crate) type Saved = BTreeMap<PathBuf, Vec<u8>>;
+pub type Saved = BTreeMap<PathBuf, Vec<u8>>;
 
 /// Unpacks what `docker save` wrote at `tar`.
-pub(crate) fn saved(lab: &Lab, tar: &Path) -> Saved {
+pub fn saved(lab: &Lab, tar: &Path) -> Saved {
     let dir = lab.make_dir("saved");
     ok(Command::new("tar").arg("-xf").arg(tar).arg("-C").arg(&dir));
     let mut files = BTreeMap::new();

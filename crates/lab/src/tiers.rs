@@ -11,14 +11,14 @@ use super::{Lab, json, ok};
 
 /// The lab, with its tiers.
 #[derive(Debug)]
-pub(crate) struct TierLab {
+pub struct TierLab {
     lab: Lab,
     file: String,
 }
 
 impl TierLab {
     /// Makes one with tiers of these names and sizes, the fastest first.
-    pub(crate) fn new(tiers: &[(&str, &str)]) -> Self {
+    pub fn new(tiers: &[(&str, &str)]) -> Self {
         let lab = Lab::new();
         let named = tiers.iter().map(|(name, size)| {
             let dir = lab.make_dir(name);
@@ -32,17 +32,17 @@ impl TierLab {
     }
 
     /// Returns the path of the file that names the tiers.
-    pub(crate) fn tiers(&self) -> &str {
+    pub fn tiers(&self) -> &str {
         &self.file
     }
 
     /// Returns the directory of a tier.
-    pub(crate) fn tier_dir(&self, name: &str) -> PathBuf {
+    pub fn tier_dir(&self, name: &str) -> PathBuf {
         self.path(name)
     }
 
     /// Mounts memory of so many MiB on the directory of a tier.
-    pub(crate) fn mount_memory(&self, name: &str, mib: u32) {
+    pub fn mount_memory(&self, name: &str, mib: u32) {
         let size = format!("size={mib}m");
         let mut mount = Command::new("mount");
         ok(mount
@@ -51,19 +51,19 @@ impl TierLab {
     }
 
     /// Returns `yolofs tier`, of these tiers.
-    pub(crate) fn tier(&self, args: &[&str]) -> Command {
+    pub fn tier(&self, args: &[&str]) -> Command {
         let mut command = self.yolofs();
         command.arg("tier").args(args).args(["--tiers", &self.file]);
         command
     }
 
     /// Returns what `tier status` says of a tier, the fastest being 0.
-    pub(crate) fn tier_status(&self, place: usize) -> Value {
+    pub fn tier_status(&self, place: usize) -> Value {
         json(&mut self.tier(&["status", "--json"]))["tiers"][place].clone()
     }
 
     /// Returns the objects on a tier, by `tier status`.
-    pub(crate) fn objects(&self, place: usize) -> Vec<Value> {
+    pub fn objects(&self, place: usize) -> Vec<Value> {
         let status = self.tier_status(place);
         status["objects"].as_array().unwrap().clone()
     }

@@ -2,15 +2,14 @@
 //! systemd: so that the units ask for all that it takes.
 
 use std::ffi::OsStr;
-use std::path::Path;
 use std::process::Command;
+
+use super::repository;
 
 /// Returns the program with the unit's capabilities and umask, and without new privileges. It is the
 /// process that is started, not a child of that.
-pub(crate) fn program(unit: &str, program: impl AsRef<OsStr>) -> Command {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../packaging")
-        .join(unit);
+pub fn program(unit: &str, program: impl AsRef<OsStr>) -> Command {
+    let path = repository().join("packaging").join(unit);
     let text = std::fs::read_to_string(&path).unwrap();
     let value = |name: &str| {
         text.lines()

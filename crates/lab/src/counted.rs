@@ -11,14 +11,16 @@ const MOUNT_OPTIONS: &str = "noatime,no_prefetch_block_bitmaps";
 
 /// What was read of a disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DiskReads {
-    pub(crate) requests: u64,
-    pub(crate) bytes: u64,
+pub struct DiskReads {
+    /// Reads that the device was asked for.
+    pub requests: u64,
+    /// What they had in all.
+    pub bytes: u64,
 }
 
 /// The file system, mounted until this is dropped.
 #[derive(Debug)]
-pub(crate) struct CountedDisk {
+pub struct CountedDisk {
     image: PathBuf,
     mountpoint: PathBuf,
     device: String,
@@ -28,7 +30,7 @@ pub(crate) struct CountedDisk {
 
 impl CountedDisk {
     /// Makes a file system of so many MiB in a file.
-    pub(crate) fn make(image: &Path, mib: u32, mountpoint: &Path) -> Self {
+    pub fn make(image: &Path, mib: u32, mountpoint: &Path) -> Self {
         fs::create_dir_all(mountpoint).unwrap();
         ok(Command::new("truncate")
             .arg(format!("--size={mib}M"))
@@ -65,13 +67,13 @@ impl CountedDisk {
     }
 
     /// Has nothing of it in memory any more.
-    pub(crate) fn make_cold(&mut self) {
+    pub fn make_cold(&mut self) {
         ok(Command::new("umount").arg(&self.mountpoint));
         self.mount();
     }
 
     /// Returns what was read of it since it was mounted.
-    pub(crate) fn reads(&self) -> DiskReads {
+    pub fn reads(&self) -> DiskReads {
         let now = self.counters();
         DiskReads {
             requests: now.requests - self.before.requests,

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{Lab, json, noise, ok, output, until};
+use super::{Lab, json, noise, ok, output, program, until};
 
 /// How many files the source has that readers read.
 const FILES: u32 = 24;
@@ -22,19 +22,20 @@ const FILES: u32 = 24;
 const LEN: usize = 70_000;
 
 /// Who serves: nobody whose rights could stand in for what a worker lacks.
-pub(crate) const WORKER_USER: &str = "65534:65534";
+pub const WORKER_USER: &str = "65534:65534";
 
 /// A running node; it, its keeper and its workers are ended when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Service<'a> {
-    pub(crate) lab: &'a Lab,
+pub struct Service<'a> {
+    /// Where its directories are.
+    pub lab: &'a Lab,
     child: Option<Child>,
     kernel: Kernel,
 }
 
 /// What the node takes the kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kernel {
+pub enum Kernel {
     /// What it is.
     Own,
     /// One that sends no request again, as before Linux 6.9.
@@ -43,12 +44,12 @@ pub(crate) enum Kernel {
 
 impl<'a> Service<'a> {
     /// Starts one with its directories in the lab, and waits until it answers.
-    pub(crate) fn start(lab: &'a Lab) -> Self {
+    pub fn start(lab: &'a Lab) -> Self {
         Self::start_on(lab, Kernel::Own)
     }
 
     /// The same, on a kernel of another age.
-    pub(crate) fn start_on(lab: &'a Lab, kernel: Kernel) -> Self {
+    pub fn start_on(lab: &'a Lab, kernel: Kernel) -> Self {
         let mut service = Self {
             lab,
             child: None,
@@ -59,12 +60,12 @@ impl<'a> Service<'a> {
     }
 
     /// Starts it after it was ended or killed.
-    pub(crate) fn start_again(&mut self) {
-        self.start_program(Path::new(env!("CARGO_BIN_EXE_yolofs")));
+    pub fn start_again(&mut self) {
+        self.start_program(&program("yolofs"));
     }
 
     /// Starts a certain program as the service.
-    pub(crate) fn start_program(&mut self, program: &Path) {
+    pub fn start_program(&mut self, program: &Path) {
         let log = File::options()
             .create(true)
             .append(true)
@@ -100,23 +101,24 @@ impl<'a> Service<'a> {
     }
 
     /// Whether the node answers now.
-    pub(crate) fn answers(&self) -> bool {
+    pub fn answers(&self) -> bool {
         output(self.lab.yolofs().args(["node", "status"]))
             .status
             .success()
     }
 
-    pub(crate) fn said(&self) -> String {
+    /// What it has written to its log.
+    pub fn said(&self) -> String {
         fs::read_to_string(self.lab.path("node.log")).unwrap_or_default()
     }
 
     /// What `yolofs node status --json` says.
-    pub(crate) fn node(&self) -> Value {
+    pub fn node(&self) -> Value {
         json(self.lab.yolofs().args(["node", "status", "--json"]))
     }
 
     /// What `yolofs node mounts --json` says of a mount, if it is listed.
-    pub(crate) fn listed(&self, mountpoint: &Path) -> Option<Value> {
+    pub fn listed(&self, mountpoint: &Path) -> Option<Value> {
         let mounts = json(self.lab.yolofs().args(["node", "mounts", "--json"]));
         let mounts = mounts.as_array().unwrap().iter();
         let at = |mount: &&Value| mount["mountpoint"] == mountpoint.to_str().unwrap();
@@ -124,20 +126,20 @@ impl<'a> Service<'a> {
     }
 
     /// The state of a mount; empty if it is not listed.
-    pub(crate) fn state(&self, mountpoint: &Path) -> String {
+    pub fn state(&self, mountpoint: &Path) -> String {
         let listed = self.listed(mountpoint).unwrap_or_default();
         listed["state"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Waits until a mount is in this state.
-    pub(crate) fn until_state(&self, mountpoint: &Path, state: &str) {
+    pub fn until_state(&self, mountpoint: &Path, state: &str) {
         until(&format!("{} to be {state}", mountpoint.display()), || {
             self.state(mountpoint) == state
         });
     }
 
     /// The process that serves a mount; waits until there is one.
-    pub(crate) fn worker(&self, mountpoint: &Path) -> u32 {
+    pub fn worker(&self, mountpoint: &Path) -> u32 {
         let mut worker = None;
         until("a worker to serve", || {
             // Asked for at once: it may be gone at the next look.
@@ -150,7 +152,7 @@ impl<'a> Service<'a> {
     }
 
     /// Kills the process that serves a mount, and waits until another does.
-    pub(crate) fn kill_worker(&self, mountpoint: &Path, signal: Signal) {
+    pub fn kill_worker(&self, mountpoint: &Path, signal: Signal) {
         let worker = self.worker(mountpoint);
         signal_to(worker, signal);
         until("another worker to serve", || {
@@ -161,44 +163,44 @@ impl<'a> Service<'a> {
     }
 
     /// The node's own process.
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         pid(&self.node()["pid"])
     }
 
     /// The process that was started: the node's keeper.
-    pub(crate) fn keeper(&self) -> u32 {
+    pub fn keeper(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
 
     /// Kills the node's own process, and waits until another answers.
-    pub(crate) fn kill_node(&self) {
+    pub fn kill_node(&self) {
         let node = self.pid();
         signal_to(node, Signal::SIGKILL);
         self.until_another(node);
     }
 
     /// Waits until a process other than this one answers.
-    pub(crate) fn until_another(&self, node: u32) {
+    pub fn until_another(&self, node: u32) {
         until("another node to answer", || {
             self.answers() && self.pid() != node
         });
     }
 
     /// Ends it as an administrator does, and waits until it has ended.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let mut child = self.child.take().unwrap();
         signal_to(child.id(), Signal::SIGTERM);
         until("the node to end", || child.try_wait().unwrap().is_some());
     }
 
     /// Kills the process that was started, and collects it.
-    pub(crate) fn kill_keeper(&mut self) {
+    pub fn kill_keeper(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().and_then(|()| child.wait()).unwrap();
     }
 
     /// Kills all of it, as a machine that loses its power does.
-    pub(crate) fn kill_all(&mut self) {
+    pub fn kill_all(&mut self) {
         // A program that is just being executed has no command line for a moment, and is seen by the next look.
         let mut looks_without = 0;
         until("all processes to end", || {
@@ -240,13 +242,13 @@ impl<'a> Service<'a> {
     }
 
     /// Mounts a source with files to be read, and returns where.
-    pub(crate) fn mount(&self, name: &str) -> PathBuf {
+    pub fn mount(&self, name: &str) -> PathBuf {
         let source = self.source(name);
         self.lab.mount(&source, &format!("{name}-mnt"), &[])
     }
 
     /// Makes a source with files to be read.
-    pub(crate) fn source(&self, name: &str) -> PathBuf {
+    pub fn source(&self, name: &str) -> PathBuf {
         let source = self.lab.make_dir(name);
         for index in 0..FILES {
             fs::write(source.join(index.to_string()), noise(index, LEN)).unwrap();
@@ -278,7 +280,7 @@ impl Drop for Service<'_> {
 
 /// Readers of a mount, on threads. Every byte is compared, and every failure is kept.
 #[derive(Debug)]
-pub(crate) struct Readers {
+pub struct Readers {
     stop: Arc<AtomicBool>,
     reads: Arc<AtomicU64>,
     threads: Vec<JoinHandle<Result<(), String>>>,
@@ -286,7 +288,7 @@ pub(crate) struct Readers {
 
 impl Readers {
     /// Starts to read what [`Service::source`] has made, again and again.
-    pub(crate) fn start(mountpoint: &Path) -> Self {
+    pub fn start(mountpoint: &Path) -> Self {
         let (stop, reads) = (Arc::default(), Arc::default());
         let threads = (0..2).map(|_| {
             let (stop, reads) = (Arc::clone(&stop), Arc::clone(&reads));
@@ -304,7 +306,7 @@ impl Readers {
     }
 
     /// Waits until each file was read again.
-    pub(crate) fn until_more(&self) {
+    pub fn until_more(&self) {
         let wanted = self.reads.load(SeqCst) + u64::from(FILES);
         until("readers to go on", || {
             self.reads.load(SeqCst) >= wanted || self.threads.iter().any(JoinHandle::is_finished)
@@ -312,7 +314,7 @@ impl Readers {
     }
 
     /// Stops them. Panics if a read failed or had a wrong byte.
-    pub(crate) fn stop(self) {
+    pub fn stop(self) {
         self.stop.store(true, SeqCst);
         for thread in self.threads {
             thread.join().unwrap().unwrap();
@@ -342,7 +344,7 @@ fn read_on(mountpoint: &Path, stop: &AtomicBool, reads: &AtomicU64) -> Result<()
 }
 
 /// Sends a signal to a process, which must be there.
-pub(crate) fn signal_to(process: u32, signal: Signal) {
+pub fn signal_to(process: u32, signal: Signal) {
     kill(as_pid(process), signal).unwrap();
 }
 
@@ -355,6 +357,6 @@ fn pid(value: &Value) -> u32 {
 }
 
 /// Unmounts without yolofs, as anybody may.
-pub(crate) fn umount(flags: &[&str], mountpoint: &Path) {
+pub fn umount(flags: &[&str], mountpoint: &Path) {
     ok(Command::new("umount").args(flags).arg(mountpoint));
 }

@@ -1,42 +1,46 @@
-//! A place of its own for each test: store, run directory, scratch space, and the two programs.
+//! A place of its own for each test of the programs: store, run directory, scratch space, and the two programs; and what
+//! a test starts there: engines, a node, guests. Tests only: what fails here panics.
+//!
+//! It is compiled once, for all test programs of `cli`.
 
-#![allow(
-    clippy::allow_attributes,
-    reason = "what is unused differs from test to test"
-)]
-#![allow(dead_code, reason = "each test binary uses its own part of the lab")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-pub(crate) mod containerd;
-pub(crate) mod counted;
-pub(crate) mod docker29;
-pub(crate) mod docker_process;
-pub(crate) mod dockerd;
-pub(crate) mod engines;
-pub(crate) mod guest;
-pub(crate) mod service;
-pub(crate) mod stopped;
-pub(crate) mod tiers;
-pub(crate) mod twin;
-pub(crate) mod unit;
+pub mod containerd;
+pub mod counted;
+pub mod docker29;
+pub mod docker_process;
+pub mod dockerd;
+pub mod engines;
+pub mod guest;
+pub mod service;
+pub mod stopped;
+pub mod tiers;
+pub mod twin;
+pub mod unit;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// The lab; what is still mounted when it is dropped is unmounted.
 #[derive(Debug)]
-pub(crate) struct Lab {
+pub struct Lab {
     dir: TempDir,
 }
 
 impl Lab {
     /// Returns a fresh lab. Panics without root: a privileged test that cannot run has failed.
-    pub(crate) fn new() -> Self {
+    #[expect(
+        clippy::new_without_default,
+        reason = "it makes a directory, and may panic"
+    )]
+    pub fn new() -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "this test mounts file systems: run it as root"
@@ -50,42 +54,40 @@ impl Lab {
     }
 
     /// Returns a path in the lab.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Makes a directory in the lab.
-    pub(crate) fn make_dir(&self, name: &str) -> PathBuf {
+    pub fn make_dir(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(&path).unwrap();
         path
     }
 
-    pub(crate) fn store(&self) -> PathBuf {
+    /// Returns where boot images are kept.
+    pub fn store(&self) -> PathBuf {
         self.path("store")
     }
 
-    pub(crate) fn run_dir(&self) -> PathBuf {
+    /// Returns where those that run leave what others are to find.
+    pub fn run_dir(&self) -> PathBuf {
         self.path("run")
     }
 
     /// Returns `bootimg` with this lab's store and run directory.
-    pub(crate) fn bootimg(&self) -> Command {
-        self.program(env!("CARGO_BIN_EXE_bootimg"))
+    pub fn bootimg(&self) -> Command {
+        self.with_places(Command::new(program("bootimg")))
     }
 
     /// Returns `yolofs` with this lab's store and run directory.
-    pub(crate) fn yolofs(&self) -> Command {
-        self.program(env!("CARGO_BIN_EXE_yolofs"))
+    pub fn yolofs(&self) -> Command {
+        self.with_places(Command::new(program("yolofs")))
     }
 
     /// Returns `yolofs` as a unit of `packaging/` starts it.
-    pub(crate) fn yolofs_of(&self, unit: &str) -> Command {
-        self.with_places(unit::program(unit, env!("CARGO_BIN_EXE_yolofs")))
-    }
-
-    fn program(&self, path: &str) -> Command {
-        self.with_places(Command::new(path))
+    pub fn yolofs_of(&self, unit: &str) -> Command {
+        self.with_places(unit::program(unit, program("yolofs")))
     }
 
     fn with_places(&self, mut command: Command) -> Command {
@@ -101,7 +103,7 @@ impl Lab {
     }
 
     /// Mounts `source` on a new directory and returns it.
-    pub(crate) fn mount(&self, source: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    pub fn mount(&self, source: &Path, name: &str, flags: &[&str]) -> PathBuf {
         let mountpoint = self.make_dir(name);
         ok(self
             .yolofs()
@@ -112,18 +114,18 @@ impl Lab {
     }
 
     /// Unmounts; panics if that fails.
-    pub(crate) fn umount(&self, mountpoint: &Path) {
+    pub fn umount(&self, mountpoint: &Path) {
         ok(self.yolofs().arg("umount").arg(mountpoint));
     }
 
     /// Returns what `yolofs status --json` says of a mount.
-    pub(crate) fn status(&self, mountpoint: &Path) -> Value {
+    pub fn status(&self, mountpoint: &Path) -> Value {
         let mounts = json(self.yolofs().args(["status", "--json"]).arg(mountpoint));
         mounts[0].clone()
     }
 
     /// Returns how many requests of `kind` the daemon of a mount has seen.
-    pub(crate) fn requests(&self, mountpoint: &Path, kind: &str) -> u64 {
+    pub fn requests(&self, mountpoint: &Path, kind: &str) -> u64 {
         self.status(mountpoint)["served"]["requests"][kind]
             .as_u64()
             .unwrap_or(0)
@@ -163,7 +165,7 @@ impl Drop for Lab {
             .iter()
             .rev()
         {
-            let umount = Command::new(env!("CARGO_BIN_EXE_yolofs"))
+            let umount = Command::new(program("yolofs"))
                 .env("YOLOFS_RUN_DIR", self.run_dir())
                 .args(["umount", "--lazy", point])
                 .output();
@@ -174,15 +176,33 @@ impl Drop for Lab {
     }
 }
 
+/// Returns a program that cargo has built beside the test program. Panics if it is not there.
+fn program(name: &str) -> PathBuf {
+    let here = std::env::current_exe().unwrap();
+    // A test program is in `deps` below it; in a guest it is beside it.
+    let mut beside = here.ancestors().skip(1).take(2).map(|dir| dir.join(name));
+    let found = beside.find(|path| path.is_file());
+    found.unwrap_or_else(|| {
+        let here = here.display();
+        panic!("{name} is missing beside {here}: cargo builds it for the tests of cli")
+    })
+}
+
+/// Returns the directory of the workspace.
+fn repository() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap()
+}
+
 /// Runs a command and returns its output, whatever its code.
-pub(crate) fn output(command: &mut Command) -> Output {
+pub fn output(command: &mut Command) -> Output {
     command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 /// Runs a command that must succeed, and returns its standard output.
-pub(crate) fn ok(command: &mut Command) -> String {
+pub fn ok(command: &mut Command) -> String {
     let output = output(command);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(
@@ -194,7 +214,7 @@ pub(crate) fn ok(command: &mut Command) -> String {
 }
 
 /// Runs a command that must fail with `code`, and returns its standard error.
-pub(crate) fn fails(code: i32, command: &mut Command) -> String {
+pub fn fails(code: i32, command: &mut Command) -> String {
     let output = output(command);
     let err = text(&output.stderr);
     assert_eq!(
@@ -207,7 +227,7 @@ pub(crate) fn fails(code: i32, command: &mut Command) -> String {
 }
 
 /// Runs a command that must succeed, and returns its standard output as JSON.
-pub(crate) fn json(command: &mut Command) -> Value {
+pub fn json(command: &mut Command) -> Value {
     let out = ok(command);
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{command:?}: {error}\n{out}"))
 }
@@ -217,7 +237,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Makes a small root that can run a shell: busybox, its usual names, and some data.
-pub(crate) fn busybox_root(root: &Path) {
+pub fn busybox_root(root: &Path) {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
         .find(|path| Path::new(path).exists());
@@ -243,7 +263,7 @@ pub(crate) fn busybox_root(root: &Path) {
 }
 
 /// Returns bytes that do not compress and that differ for each seed.
-pub(crate) fn noise(seed: u32, len: usize) -> Vec<u8> {
+pub fn noise(seed: u32, len: usize) -> Vec<u8> {
     let mut state = u64::from(seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
         // xorshift64: any generator will do, as long as it is the same every time.
@@ -258,7 +278,7 @@ pub(crate) fn noise(seed: u32, len: usize) -> Vec<u8> {
 /// Asserts that all threads of a process have these capabilities, get no others, and have a filter
 /// of system calls.
 #[track_caller]
-pub(crate) fn assert_confined_to(pid: &serde_json::Value, capabilities: u64) {
+pub fn assert_confined_to(pid: &serde_json::Value, capabilities: u64) {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     // One that ended meanwhile has none.
     let tasks =
@@ -276,39 +296,39 @@ pub(crate) fn assert_confined_to(pid: &serde_json::Value, capabilities: u64) {
 }
 
 /// Returns where `scripts/images/` puts what it makes.
-pub(crate) fn images() -> PathBuf {
-    std::env::var_os("YOLOFS_IMAGES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/images"),
-        PathBuf::from,
-    )
+pub fn images() -> PathBuf {
+    std::env::var_os("YOLOFS_IMAGES")
+        .map_or_else(|| repository().join(".cache/images"), PathBuf::from)
 }
 
 /// Returns the Debian root that `scripts/images/root.sh` makes.
-pub(crate) fn debian_root() -> PathBuf {
+pub fn debian_root() -> PathBuf {
     let root = images().join("root");
     let missing = format!("{} is missing: run scripts/images/root.sh", root.display());
     assert!(root.join("etc/debian_version").exists(), "{missing}");
     root
 }
 
+/// How long [`until`] waits from one look to the next: at first, and when it has waited for a second.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+const LOOK_LATE: Duration = Duration::from_millis(60);
+
 /// Waits until `condition` holds; panics if it takes so long that it never will.
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     // Long enough for a busy machine; reached only by a failure.
-    let patience = std::time::Duration::from_secs(60);
+    let patience = Duration::from_secs(60);
     let start = std::time::Instant::now();
     while !condition() {
         assert!(start.elapsed() < patience, "waited in vain: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        // Most conditions start a program: to look all the time would take the processor from what is waited for.
+        let pause = (start.elapsed() / 16).clamp(LOOK_SOON, LOOK_LATE);
+        std::thread::sleep(pause);
     }
 }
 
 /// Waits for a boot that reads nothing: memory may be short on the machine, and the kernel drop what was
 /// brought into the page cache before the boot comes to it. So everything is brought there again each time.
-pub(crate) fn until_boot_reads_nothing(
-    lab: &Lab,
-    reads: impl Fn() -> u64,
-    mut boot: impl FnMut(u32),
-) {
+pub fn until_boot_reads_nothing(lab: &Lab, reads: impl Fn() -> u64, mut boot: impl FnMut(u32)) {
     let mut number = 0;
     until("a boot that reads nothing", || {
         ok(lab.bootimg().args(["prewarm", "--all"]));

@@ -8,11 +8,11 @@ use super::engines::Engines;
 use super::{Lab, ok, output, until};
 
 /// The namespace that the tests work in.
-pub(crate) const NAMESPACE: &str = "tests";
+pub const NAMESPACE: &str = "tests";
 
 /// A running containerd; stopped, with its containers, when it is dropped.
 #[derive(Debug)]
-pub(crate) struct ContainerdRig {
+pub struct ContainerdRig {
     dir: PathBuf,
     engines: Engines,
     child: Child,
@@ -20,12 +20,12 @@ pub(crate) struct ContainerdRig {
 
 impl ContainerdRig {
     /// Starts one with its directories in the lab, and waits until it answers.
-    pub(crate) fn start(lab: &Lab) -> Self {
+    pub fn start(lab: &Lab) -> Self {
         Self::start_engines(lab, Engines::Debian)
     }
 
     /// Starts one of today, with nothing configured.
-    pub(crate) fn start_today(lab: &Lab) -> Self {
+    pub fn start_today(lab: &Lab) -> Self {
         Self::start_engines(lab, Engines::Today)
     }
 
@@ -66,14 +66,14 @@ impl ContainerdRig {
     }
 
     /// Kills it, and starts it again.
-    pub(crate) fn kill_and_start_again(&mut self) {
+    pub fn kill_and_start_again(&mut self) {
         self.child.kill().and_then(|()| self.child.wait()).unwrap();
         self.child = spawn(&self.dir, self.engines);
         self.wait();
     }
 
     /// Runs containerd's client in another namespace.
-    pub(crate) fn ctr_in(&self, namespace: &str, args: &[&str]) -> String {
+    pub fn ctr_in(&self, namespace: &str, args: &[&str]) -> String {
         let mut command = self.client();
         // The last one counts.
         ok(command.args(["--namespace", namespace]).args(args))
@@ -81,11 +81,13 @@ impl ContainerdRig {
             .to_owned()
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    /// Returns where it listens.
+    pub fn socket(&self) -> PathBuf {
         self.dir.join("sock")
     }
 
-    pub(crate) fn root(&self) -> PathBuf {
+    /// Returns where it keeps what outlives it.
+    pub fn root(&self) -> PathBuf {
         self.dir.join("root")
     }
 
@@ -100,12 +102,12 @@ impl ContainerdRig {
     }
 
     /// Runs containerd's client, which must succeed.
-    pub(crate) fn ctr(&self, args: &[&str]) -> String {
+    pub fn ctr(&self, args: &[&str]) -> String {
         ok(self.client().args(args)).trim_end().to_owned()
     }
 
     /// Loads and unpacks what `docker save` wrote.
-    pub(crate) fn import(&self, archive: &Path) {
+    pub fn import(&self, archive: &Path) {
         self.ctr(&["images", "import", archive.to_str().unwrap()]);
     }
 }

@@ -13,7 +13,7 @@ use nix::unistd::{Whence, lseek};
 
 /// Which attributes must be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Times {
+pub enum Times {
     /// Times of change, to the nanosecond.
     Compared,
     /// Times of the last change of content: the trees were made one after the other.
@@ -24,7 +24,7 @@ pub(crate) enum Times {
 
 /// Panics unless both trees have the same names, attributes, links, extended attributes and
 /// contents.
-pub(crate) fn assert_twins(a: &Path, b: &Path, times: Times) {
+pub fn assert_twins(a: &Path, b: &Path, times: Times) {
     let (one, other) = (scan(a), scan(b));
     let mut pairs = HashMap::new();
     let mut waiting = vec![(FileId::ROOT, FileId::ROOT, a.to_path_buf(), b.to_path_buf())];
@@ -112,7 +112,7 @@ fn attr(tree: &Tree, file: FileId, times: Times) -> Attr {
 }
 
 /// Compares files of any size: the places of their holes, and what is between.
-pub(crate) fn assert_same_content(a: &Path, b: &Path) {
+pub fn assert_same_content(a: &Path, b: &Path) {
     let (one, other) = (File::open(a).unwrap(), File::open(b).unwrap());
     let (mut x, mut y) = (vec![0; 1 << 20], vec![0; 1 << 20]);
     let mut at = 0;

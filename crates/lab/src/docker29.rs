@@ -9,12 +9,12 @@ use super::{Lab, ok};
 
 /// A running dockerd; stopped, with its containers, when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Docker29(DockerProcess);
+pub struct Docker29(DockerProcess);
 
 impl Docker29 {
     /// Starts one on a containerd that runs, with its images in a snapshotter of that: `overlayfs` is the
     /// default, for which nothing is configured.
-    pub(crate) fn start(lab: &Lab, containerd: &Path, snapshotter: &str) -> Self {
+    pub fn start(lab: &Lab, containerd: &Path, snapshotter: &str) -> Self {
         let mut storage = vec!["--containerd", containerd.to_str().unwrap()];
         if snapshotter != "overlayfs" {
             storage.extend(["--storage-driver", snapshotter]);
@@ -25,13 +25,13 @@ impl Docker29 {
     }
 
     /// Builds an image with one layer more than `from`: files of `/data`, different for each name.
-    pub(crate) fn build(&self, lab: &Lab, name: &str, from: &str) {
+    pub fn build(&self, lab: &Lab, name: &str, from: &str) {
         let lines = format!("FROM {from}\nCOPY data /data\n");
         self.build_with(lab, name, &lines);
     }
 
     /// Builds an image by BuildKit from a Dockerfile's lines, with files in `data`.
-    pub(crate) fn build_with(&self, lab: &Lab, name: &str, dockerfile: &str) {
+    pub fn build_with(&self, lab: &Lab, name: &str, dockerfile: &str) {
         let context = DockerProcess::context(lab, name, dockerfile);
         let mut build = self.docker();
         build.env("DOCKER_BUILDKIT", "1");

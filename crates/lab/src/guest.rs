@@ -22,13 +22,13 @@ const WORDS: &str = "console=ttyS0 loglevel=1 nowatchdog no_timer_check panic=-1
 
 /// Kernel, initramfs and disk of the light guest, in a directory.
 #[derive(Debug)]
-pub(crate) struct LightImage {
+pub struct LightImage {
     dir: PathBuf,
 }
 
 impl LightImage {
     /// Unpacks it.
-    pub(crate) fn unpack(dir: &Path) -> Self {
+    pub fn unpack(dir: &Path) -> Self {
         let archive = images().join("light.tar");
         assert!(
             archive.exists(),
@@ -47,13 +47,13 @@ impl LightImage {
     }
 
     /// Returns the disk, which has 24 MiB and is not to be written to.
-    pub(crate) fn disk(&self) -> PathBuf {
+    pub fn disk(&self) -> PathBuf {
         self.dir.join("disk.raw")
     }
 
     /// Returns the arguments of a machine whose console is standard output, without its disk, and a word more for its
     /// kernel.
-    pub(crate) fn machine(&self, word: &str) -> Vec<String> {
+    pub fn machine(&self, word: &str) -> Vec<String> {
         // `cmpxchg16b` of QEMU 7.2 may leave wrong flags, which kills one boot of Linux 6.12 in four.
         let fixed = "-nodefaults -no-user-config -accel tcg,thread=multi -cpu qemu64,+rdrand,-cx16 -machine q35 \
                      -display none -no-reboot -serial stdio -m 96,slots=2,maxmem=1G";
@@ -67,7 +67,7 @@ impl LightImage {
 }
 
 /// Returns the arguments of a virtio disk that is not written to.
-pub(crate) fn disk(file: &str, cache: &str) -> Vec<String> {
+pub fn disk(file: &str, cache: &str) -> Vec<String> {
     let drive = format!("if=none,id=disk,format=raw,snapshot=on,cache={cache},file={file}");
     let device = "virtio-blk-pci,drive=disk";
     ["-drive", &drive, "-device", device]
@@ -76,7 +76,7 @@ pub(crate) fn disk(file: &str, cache: &str) -> Vec<String> {
 }
 
 /// Returns the words of a shell command, quoted.
-pub(crate) fn shell(args: &[String]) -> String {
+pub fn shell(args: &[String]) -> String {
     let quoted = args.iter().map(|arg| match arg.contains('$') {
         true => format!("\"{arg}\""),
         false => format!("'{arg}'"),
@@ -87,14 +87,14 @@ pub(crate) fn shell(args: &[String]) -> String {
 
 /// A guest that is on. It is ended when this is dropped.
 #[derive(Debug)]
-pub(crate) struct LightGuest {
+pub struct LightGuest {
     child: Child,
     lines: Receiver<String>,
 }
 
 impl LightGuest {
     /// Turns it on.
-    pub(crate) fn start(args: &[String]) -> Self {
+    pub fn start(args: &[String]) -> Self {
         let mut child = Command::new("qemu-system-x86_64")
             .args(args)
             .stdin(Stdio::piped())
@@ -114,7 +114,7 @@ impl LightGuest {
     }
 
     /// Waits for a line that has this in it, and returns what comes after it.
-    pub(crate) fn must_say(&self, wanted: &str) -> String {
+    pub fn must_say(&self, wanted: &str) -> String {
         let mut heard = Vec::new();
         loop {
             let line = self.lines.recv_timeout(PATIENCE);
@@ -127,7 +127,7 @@ impl LightGuest {
     }
 
     /// Types a line on its console.
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub fn tell(&mut self, line: &str) {
         let console = self.child.stdin.as_mut().unwrap();
         writeln!(console, "{line}").unwrap();
         console.flush().unwrap();
@@ -144,13 +144,13 @@ impl Drop for LightGuest {
 
 /// QEMU's monitor, as far as it saves a machine's state.
 #[derive(Debug)]
-pub(crate) struct Monitor {
+pub struct Monitor {
     answers: BufReader<UnixStream>,
 }
 
 impl Monitor {
     /// Connects to one that listens, and greets it.
-    pub(crate) fn connect(socket: &Path) -> Self {
+    pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut monitor = Self {
@@ -162,7 +162,7 @@ impl Monitor {
     }
 
     /// Writes the state of the machine to a file. It runs until that is nearly done, and is stopped from then on.
-    pub(crate) fn save(&mut self, state: &Path) {
+    pub fn save(&mut self, state: &Path) {
         // Whole when it has its name: QEMU may say that it is done before `cat` is.
         let (part, whole) = (state.with_extension("part"), state.display());
         let part = part.display();
