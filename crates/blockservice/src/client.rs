@@ -31,8 +31,8 @@ mod start;
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use blocks::ContentId;
@@ -164,18 +164,9 @@ pub(crate) struct Shared {
     pub(crate) window: AtomicU64,
     /// The source of unique numbers.
     numbers: AtomicU64,
-    /// Drives the connections; it has all of them.
-    driver: Weak<Driver>,
 }
 
 impl Shared {
-    /// Notes a round trip of a connection.
-    pub(crate) fn measured(&self, round_trip: Duration) {
-        if let Some(driver) = self.driver.upgrade() {
-            driver.measured(round_trip);
-        }
-    }
-
     /// Notes how many bytes a service allows to be requested at a time.
     pub(crate) fn allows(&self, bytes: u64) {
         let known = self.window.load(Relaxed);
@@ -199,9 +190,6 @@ pub struct Client {
 
 /// The bytes of a chunk, verified.
 type Chunk = Arc<Vec<u8>>;
-
-/// A line with a shorter round trip is near.
-const FAR: Duration = Duration::from_millis(2);
 
 /// Pieces of an index or a boot image that are asked for at a time: 1 MiB.
 const PIECES: usize = 8;
@@ -230,7 +218,6 @@ impl Client {
             sources: parking_lot::Mutex::default(),
             window: AtomicU64::new(0),
             numbers: AtomicU64::new(0),
-            driver: Arc::downgrade(&driver),
         });
         let config = &shared.config;
         let addresses: Vec<_> = [&config.address]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use fetch::predict::{FileChunks, Gain, Predicted, Predictor};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Chunk, FAR};
+use super::Chunk;
 use blocks::{FileId, NodeKind, Tree};
 use chunks::CHUNK_MAX;
 use chunks::index::Index;
@@ -23,6 +23,8 @@ use chunks::links::Links;
 use libraries::{Libraries, is_library};
 use linked::Linked;
 
+/// A line with a shorter round trip needs no readahead of ours: the kernel's is enough.
+const FAR: Duration = Duration::from_millis(2);
 /// The rate of a line that was not measured yet, in bytes per second: 100 Mbit/s.
 const RATE_MIN: u64 = 12_500_000;
 /// What the files that one program is linked with may take, in what a round trip brings.
@@ -42,7 +44,6 @@ pub(super) struct Line {
 impl Line {
     /// Returns what is to be gained on it; `None` if it is too near to gain anything.
     fn gain(self) -> Option<Gain> {
-        // The kernel's readahead is enough.
         if self.round_trip < FAR {
             return None;
         }

@@ -14,7 +14,6 @@ impl Connection {
         if known == 0 || micros < known {
             self.round_trip_us.store(micros, Relaxed);
         }
-        self.shared.measured(round_trip);
     }
 
     /// Returns the rate of the response to a START, in bytes per second; 0 if that was too short to measure.
