@@ -7,8 +7,8 @@
 //! DIR/pins/<hash of the name>           the name of a pinned source
 //! ```
 //!
-//! Files are written atomically, and their names are verified against their content. Memory holds the
-//! names, and each index for as long as it is used.
+//! Files are written atomically, one at a time by all processes that have the directory: who writes holds its lock.
+//! Their names are verified against their content. Memory holds the names, and each index for as long as it is used.
 
 mod boots;
 mod indexes;
@@ -20,9 +20,11 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use blocks::ContentId;
 use parking_lot::Mutex;
+use rawio::file_lock::{FileLock, Purpose};
 
 use crate::index::{Index, IndexError};
 use boots::Boots;
@@ -36,6 +38,13 @@ pub const NAME_MAX: usize = 255;
 pub const BOOT_MAX: u64 = 1 << 30;
 /// How many boot images of a source are kept: the newest.
 pub const BOOTS_KEPT: usize = 8;
+
+/// How long another process may write one file.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+const WRITES: Purpose = Purpose {
+    holder: "writes an index, a plan or a boot image of a source",
+    advice: "try again; if it hangs, end that process, or give this one a directory of its own",
+};
 
 /// Why an operation of the catalog failed.
 #[derive(Debug, thiserror::Error)]
@@ -264,6 +273,10 @@ impl Catalog {
     ) -> Result<(), CatalogError> {
         let aside = self.dir.join("writing");
         let written = || {
+            // A mount beside this one may have the same cache: its file has the same name until it is whole.
+            let dir = File::open(&self.dir)?;
+            let lock = FileLock::of(dir, &self.dir, LOCK_PATIENCE, WRITES);
+            let _turn = lock.map_err(io::Error::other)?;
             let mut file = File::create(&aside)?;
             content(&mut file)?;
             file.sync_all()?;
@@ -329,6 +342,35 @@ mod tests {
         assert_eq!(catalog.boots(&two.id()).len(), 1);
         let again = Catalog::open(dir.path()).unwrap();
         assert_eq!(again.source(b"a").unwrap().unwrap().id(), two.id());
+    }
+
+    /// Mounts with one cache are processes of their own. They wrote to one file that is set aside: what one published had
+    /// bytes of the other, or it found nothing to publish.
+    #[test]
+    fn two_that_have_one_directory_write_whole_files() {
+        const TURNS: u32 = 40;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("names").join("one");
+        let write = |byte: u8| {
+            let catalog = Catalog::open(dir.path()).unwrap();
+            for _ in 0..TURNS {
+                let half = [byte; 5000];
+                let halves = |file: &mut File| {
+                    file.write_all(&half)?;
+                    std::thread::yield_now();
+                    file.write_all(&half)
+                };
+                catalog.write_with(&path, halves).unwrap();
+                let found = fs::read(&path).unwrap();
+                let whole = found.iter().all(|other| *other == found[0]);
+                assert!(found.len() == 10_000 && whole, "a torn file");
+            }
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| write(1));
+            write(2);
+            other.join().unwrap();
+        });
     }
 
     #[test]

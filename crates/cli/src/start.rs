@@ -63,14 +63,14 @@ pub(crate) fn begin<P: CommandFactory + FromArgMatches>(talk: impl Fn(&P) -> Tal
     args
 }
 
-fn parse<P: FromArgMatches>(
+fn parse<P: CommandFactory + FromArgMatches>(
     command: Command,
     line: impl IntoIterator<Item = OsString>,
 ) -> Result<P, clap::Error> {
-    let mut shown = command.clone();
+    // Made again for an error only: it takes a part of the time in which a program starts.
     let matches = command.try_get_matches_from(line);
-    let matches = matches.map_err(|error| without_hidden(error, &shown))?;
-    P::from_arg_matches(&matches).map_err(|error| error.format(&mut shown))
+    let matches = matches.map_err(|error| without_hidden(error, &P::command()))?;
+    P::from_arg_matches(&matches).map_err(|error| error.format(&mut P::command()))
 }
 
 /// Removes verbs that are not for users from what an error suggests for a typo.

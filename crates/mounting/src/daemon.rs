@@ -57,13 +57,13 @@ struct Daemon {
     started: SystemTime,
 }
 
-/// Mounts and serves until the mount is over; calls `serving` once, when it is served.
+/// Mounts and serves until the mount is over; calls `serving` once, when it is served, with the warnings about it.
 pub fn serve(
     request: &MountRequest,
     store: &StoreSettings,
     run_dir: &RunDir,
     mountpoint: &Path,
-    serving: &dyn Fn() -> anyhow::Result<()>,
+    serving: &dyn Fn(Vec<String>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     crate::buffers::map_large();
     crate::descriptors::allow_many_files();
@@ -175,7 +175,7 @@ impl Daemon {
         request: &MountRequest,
         listener: UnixListener,
         interrupt: &Interrupt,
-        serving: &dyn Fn() -> anyhow::Result<()>,
+        serving: &dyn Fn(Vec<String>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let network = request.nic.clone().filter(|_| self.parts.nic.is_some());
         let network = network.map(|spec| spec.needs());
@@ -188,7 +188,7 @@ impl Daemon {
         self.watch_signals(interrupt, tell.clone())?;
         let callers = self.take_commands(listener, tell)?;
         self.first_prewarm(request)?;
-        serving()?;
+        serving(self.parts.warnings())?;
         // Ends with the mount: the threads above hold the other ends for as long as they live.
         while let Ok(event) = events.recv() {
             match event {

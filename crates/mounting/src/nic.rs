@@ -302,7 +302,10 @@ fn open(
     };
     match (client.start_source(&wanted, patience), kept) {
         (Ok(started), kept) => {
-            let keeping = local.and_then(|local| local.keep(name, &started, kept.as_ref()));
+            let keeping = local.and_then(|local| {
+                let (index, plan) = (started.remote.index(), started.plan.as_ref());
+                local.keep(name, index, plan, kept.as_ref())
+            });
             let plan_requested = match started.version {
                 1 => PlanRequested::No,
                 _ if ask == Ask::Index => PlanRequested::No,

@@ -238,8 +238,22 @@ pub(super) fn run(
             }
         }
     }
-    own_daemon::start(&run_dir.log(&RunDir::id_of(&mountpoint)))?;
-    served(args, &run_dir, &mountpoint)
+    let warnings = own_daemon::start(&run_dir.log(&RunDir::id_of(&mountpoint)))?;
+    match args.format.format() {
+        // It has said all that is printed: asking for its status would take milliseconds.
+        Format::Text => {
+            warn_of(&warnings);
+            Ok(Outcome::Done)
+        }
+        Format::Json => served(args, &run_dir, &mountpoint),
+    }
+}
+
+/// Tells what somebody should know of a mount.
+fn warn_of(warnings: &[String]) {
+    for warning in warnings {
+        log::warn!("{warning}");
+    }
 }
 
 /// Tells what is served now: with `--json` all of it, and else what somebody should know.
@@ -261,9 +275,7 @@ fn served(args: &MountArgs, run_dir: &RunDir, mountpoint: &Path) -> anyhow::Resu
         }
         Err(error) => return Err(error.context("querying the status of the mount")),
     };
-    for warning in &status.warnings {
-        log::warn!("{warning}");
-    }
+    warn_of(&status.warnings);
     print(args.format.format(), &status, |_| String::new())?;
     Ok(Outcome::Done)
 }
@@ -397,10 +409,10 @@ fn serve(
         setsid().context("leaving the terminal's session")?;
     }
     let told = std::cell::Cell::new(false);
-    let serving = || {
+    let serving = |warnings| {
         told.set(true);
         if args.notify_parent {
-            tell(&Started::Serving)
+            tell(&Started::Serving { warnings })
         } else {
             Ok(())
         }

@@ -44,6 +44,18 @@ impl<K: Key> Engine<K> {
         self.watch_closer(now);
     }
 
+    /// Records a round trip that was measured on another connection to the server of a peer, unless one of its own is
+    /// shorter.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    pub fn on_round_trip(&mut self, now: Duration, peer: Peer, rtt: Duration) {
+        let link = &mut self.peers[peer.index()].link;
+        if rtt < link.rtt() {
+            link.round_trip(now, rtt);
+        }
+    }
+
     /// Keeps a peer for pieces that no peer without this can be asked for: the origin behind a mirror.
     ///
     /// # Panics

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use blocks::ContentId;
-use blockservice::client::{ServedPlan, Started};
+use blockservice::client::ServedPlan;
 use blockservice::plan_order;
 use bootimg::{PLAN_MAX, encode_plan};
 use chunks::index::{Index, ZEROS};
@@ -137,14 +137,14 @@ impl Local {
     pub(super) fn keep(
         &self,
         name: &NicName,
-        started: &Started,
+        index: &Arc<Index>,
+        plan: Option<&ServedPlan>,
         kept: Option<&Kept>,
     ) -> Option<Keeping> {
-        let index = started.remote.index();
         let is_known = kept.is_some_and(|kept| kept.index.id() == index.id());
         let fresh = (!is_known).then(|| Arc::clone(index));
         let known = kept.and_then(|kept| kept.plan.as_ref()).map(|plan| plan.id);
-        let plan = started.plan.clone().filter(|plan| known != Some(plan.id));
+        let plan = plan.filter(|plan| known != Some(plan.id)).cloned();
         if fresh.is_none() && plan.is_none() {
             return None;
         }
@@ -211,6 +211,62 @@ fn bytes_beneath(dir: &Path, depth: u8) -> u64 {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    use blocks::testing::{Node, tree};
+    use blocks::{BlockIndex, BlockRange, Extent, FileId, ReplayPlan};
+
+    fn index(label: &[u8]) -> Arc<Index> {
+        let nodes = [Node::dir(&[("a", 1)]), Node::file(2 * 4096)];
+        let tree = Arc::new(tree(&nodes).unwrap());
+        Arc::new(Index::new(label, tree, vec![ZEROS]).unwrap())
+    }
+
+    /// Returns a plan of so many blocks, as the service sends it.
+    fn plan(index: &Index, blocks: u64) -> ServedPlan {
+        let extent = Extent {
+            file: FileId(1),
+            range: BlockRange::with_len(BlockIndex(0), blocks),
+            bin: 0,
+            seen: 1,
+        };
+        let plan = ReplayPlan {
+            runs: 1,
+            bin_ms: 10,
+            extents: vec![extent],
+            touches: Vec::new(),
+        };
+        ServedPlan::read(&encode_plan(&index.id(), &plan), index).unwrap()
+    }
+
+    #[test]
+    fn what_came_is_there_when_the_thread_that_keeps_it_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Local::open(dir.path(), 256 << 20).unwrap();
+        let name: NicName = "one".parse().unwrap();
+        let ids = |kept: &Kept| (kept.index.id(), kept.plan.as_ref().map(|plan| plan.id));
+        let (first, second) = (index(b"first"), index(b"second"));
+        let plans = [plan(&first, 1), plan(&first, 2)];
+        // An index without a plan, its plan, a newer plan of it, and another index.
+        let came = [
+            (&first, None),
+            (&first, Some(&plans[0])),
+            (&first, Some(&plans[1])),
+            (&second, None),
+        ];
+        for (index, plan) in came {
+            let local = open();
+            let kept = local.kept(&name);
+            let keeping = local.keep(&name, index, plan, kept.as_ref());
+            assert!(keeping.is_some(), "something is new");
+            drop(keeping);
+            drop(local);
+            let local = open();
+            let kept = local.kept(&name).unwrap();
+            assert_eq!(ids(&kept), (index.id(), plan.map(|plan| plan.id)));
+            let again = local.keep(&name, index, plan, Some(&kept));
+            assert!(again.is_none(), "nothing is new");
+        }
+    }
 
     /// It has contents of a source whose files not everybody may read.
     #[test]

@@ -69,15 +69,22 @@ impl Receiver for Flights {
             state.up[connection] = is_up;
             let peer = state.peers[connection];
             if is_up {
-                let rtt = link.round_trip();
+                // The first of them may have waited for more than the line.
+                let service = self.connections.of(link.service());
+                let rtt = service.iter().filter_map(|c| c.round_trip()).min();
                 state.engine.on_peer_up(now, peer, rtt);
+                for other in service.iter().map(|c| c.number()) {
+                    let (peer, is_up) = (state.peers[other], state.up[other]);
+                    if let Some(rtt) = rtt.filter(|_| is_up) {
+                        state.engine.on_round_trip(now, peer, rtt);
+                    }
+                }
                 if link.promotes() {
                     state.engine.allow_promotion(peer);
                 }
                 if link.resumes() {
                     state.engine.allow_resuming(peer);
                 }
-                let service = self.connections.of(link.service());
                 let rate = service.iter().map(|c| c.rate()).max();
                 if let Some(rate) = rate.filter(|rate| *rate > 0) {
                     state

@@ -24,7 +24,10 @@ pub(super) const NOTIFY_PARENT: &str = "YOLOFS_NOTIFY_PARENT";
 #[serde(rename_all = "snake_case", tag = "state")]
 pub(super) enum Started {
     /// The mount serves.
-    Serving,
+    Serving {
+        /// What somebody should know of it.
+        warnings: Vec<String>,
+    },
     /// There is no mount.
     Failed {
         /// Why, for people.
@@ -57,8 +60,9 @@ fn speaks(stdout: &ChildStdout, interrupt: &Interrupt) -> anyhow::Result<bool> {
     }
 }
 
-/// Starts this program again as a daemon with the same arguments, and waits for its first word.
-pub(super) fn start(log: &Path) -> anyhow::Result<()> {
+/// Starts this program again as a daemon with the same arguments, waits for its first word, and returns the warnings about
+/// the mount.
+pub(super) fn start(log: &Path) -> anyhow::Result<Vec<String>> {
     let interrupt = Interrupt::install()?;
     let log_file = File::create(log).with_context(|| format!("making {}", log.display()))?;
     let mut daemon = Command::new("/proc/self/exe")
@@ -75,14 +79,14 @@ pub(super) fn start(log: &Path) -> anyhow::Result<()> {
         let pid = i32::try_from(daemon.id()).context("the number of the daemon")?;
         kill(Pid::from_raw(pid), Signal::SIGTERM).context("ending the daemon")?;
         daemon.wait().context("waiting for the daemon's end")?;
-        return interrupt.check();
+        return interrupt.check().map(|()| Vec::new());
     }
     let mut line = String::new();
     BufReader::new(stdout)
         .read_line(&mut line)
         .context("waiting for the daemon")?;
     match serde_json::from_str(&line) {
-        Ok(Started::Serving) => Ok(()),
+        Ok(Started::Serving { warnings }) => Ok(warnings),
         Ok(Started::Failed { why }) => Err(anyhow!(why)),
         Err(_) => {
             let status = daemon.wait().context("waiting for the daemon")?;
