@@ -348,7 +348,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let catalog = Catalog::open(dir.path()).unwrap();
             catalog.add(b"web", &index).unwrap();
-            catalog.pin(b"web").unwrap();
+            catalog.note_pin(b"web").unwrap();
             drop(catalog);
             let file = fs::read_dir(dir.path().join(sub)).unwrap().next();
             let path = file.unwrap().unwrap().path();
