@@ -270,6 +270,7 @@ const LADDER: &[Rung] = &[
     rung(
         "sandbox-cli",
         &[
+            "host",
             "sandbox",
             "sandbox-handlers",
             "sandbox-packages",

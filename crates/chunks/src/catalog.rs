@@ -25,8 +25,9 @@ use std::time::Duration;
 use blocks::ContentId;
 use parking_lot::Mutex;
 use rawio::file_lock::{FileLock, Purpose};
+use rawio::regular::{self, Links};
 
-use crate::index::{Index, IndexError};
+use crate::index::{INDEX_MAX, Index, IndexError};
 use boots::Boots;
 use indexes::Indexes;
 
@@ -34,6 +35,8 @@ pub use boots::BootEntry;
 
 /// The longest name of a source or a client, in bytes.
 pub const NAME_MAX: usize = 255;
+/// The most bytes of a file that names a source: its index, and the name.
+const RECORD_MAX: u64 = 32 + NAME_MAX as u64;
 /// The largest boot image that is kept.
 pub const BOOT_MAX: u64 = 1 << 30;
 /// How many boot images of a source are kept: the newest.
@@ -132,7 +135,7 @@ impl Catalog {
         let names = dir.join("names");
         for entry in fs::read_dir(&names).map_err(failed(&names))? {
             let path = entry.map_err(failed(&names))?.path();
-            let bytes = fs::read(&path).map_err(failed(&path))?;
+            let bytes = regular::read(&path, Links::Followed, RECORD_MAX).map_err(failed(&path))?;
             match bytes.split_first_chunk::<32>() {
                 Some((id, name)) if path.ends_with(ContentId::of(name).to_string()) => {
                     state.names.insert(name.to_vec(), ContentId(*id));
@@ -196,7 +199,7 @@ impl Catalog {
             id
         };
         let path = self.index_path(&id);
-        let bytes = match fs::read(&path) {
+        let bytes = match regular::read(&path, Links::Followed, INDEX_MAX) {
             // It has just gone for another, or is another by now.
             Err(_) if self.id(name) != Some(id) => return Ok(None),
             bytes => bytes.map_err(failed(&path))?,
@@ -296,8 +299,14 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> CatalogError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
     use crate::index::ZEROS;
     use blocks::testing::{Node, tree};
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
 
     fn index(label: &[u8]) -> Index {
         let nodes = [Node::dir(&[("a", 1)]), Node::file(9)];
@@ -371,6 +380,33 @@ mod tests {
             write(2);
             other.join().unwrap();
         });
+    }
+
+    /// Workers write to the catalog of `--nic-cache`: one that was broken into may have put anything there.
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+        let index = index(b"index");
+        for sub in ["names", "indexes", pins::DIR] {
+            let dir = tempfile::tempdir().unwrap();
+            let catalog = Catalog::open(dir.path()).unwrap();
+            catalog.add(b"web", &index).unwrap();
+            catalog.note_pin(b"web").unwrap();
+            drop(catalog);
+            let file = fs::read_dir(dir.path().join(sub)).unwrap().next();
+            let path = file.unwrap().unwrap().path();
+            fs::remove_file(&path).unwrap();
+            mkfifo(&path, Mode::S_IRWXU).unwrap();
+            let (tell, told) = channel();
+            std::thread::spawn(move || {
+                let read = Catalog::open(dir.path()).and_then(|catalog| catalog.source(b"web"));
+                tell.send(read.map(drop)).unwrap();
+            });
+            let read = told.recv_timeout(Duration::from_secs(30));
+            assert!(
+                matches!(read, Ok(Err(CatalogError::Io { .. }))),
+                "{sub}: {read:?}"
+            );
+        }
     }
 
     #[test]

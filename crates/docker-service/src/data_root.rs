@@ -7,13 +7,14 @@
 //! a layer once for each stack that it is part of.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read as _};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use blocks::Digest;
 use oci::{CONFIG_MAX, ImageConfig};
+use rawio::regular::{self, Links};
 use serde::Deserialize;
 
 use super::images::{Images, RootImage, RootLayer, Stamp};
@@ -167,18 +168,8 @@ fn chain_of(below: &Digest, diff_id: &Digest) -> Digest {
 }
 
 fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
-    let reading = || format!("reading {}", path.display());
-    let file = File::open(path).with_context(reading)?;
-    let mut bytes = Vec::new();
-    file.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .with_context(reading)?;
-    ensure!(
-        bytes.len() as u64 <= limit,
-        "{} has more than {limit} bytes",
-        path.display()
-    );
-    Ok(bytes)
+    let bytes = regular::read(path, Links::Followed, limit);
+    bytes.with_context(|| format!("reading {}", path.display()))
 }
 
 #[cfg(test)]
@@ -188,6 +179,21 @@ mod tests {
     fn write(path: PathBuf, text: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    /// `yolofs docker status` and the end of the daemon waited for whoever looked.
+    #[test]
+    fn a_pipe_in_the_place_of_an_image_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = DataRoot::new(dir.path());
+        fs::create_dir_all(root.image_db()).unwrap();
+        let pipe = root.image_db().join(Digest([1; 32]).hex());
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(root.images().map(|images| images.len())));
+        let seen = told.recv_timeout(std::time::Duration::from_secs(30));
+        // Whether it is an error or passed over is not what this is about.
+        drop(seen.expect("it waits for the pipe"));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
+use crate::regular::{self, Links};
+
 /// What everybody but owner and group may do.
 const OTHERS: u32 = 0o007;
 const GROUP: u32 = 0o070;
@@ -132,11 +134,9 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 /// Opens a file for reading and writing that belongs to this user, or to the owner of the directory.
 ///
 /// # Errors
-/// If it cannot be opened, is a link, or another user's, who could read the written data.
+/// If it cannot be opened, is a link or no regular file, or another user's, who could read the written data.
 pub fn open_own(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    let options = options.read(true).write(true);
-    let file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
+    let file = regular::open_to_write(path, Links::Refused, false)?;
     let owner = file.metadata()?.uid();
     let is_ours = owner == geteuid().as_raw() || owner == 0;
     if !is_ours && owner != fs::metadata(parent(path))?.uid() {

@@ -1,9 +1,9 @@
-//! Opening a file to read, at a place where somebody may have put something else.
+//! Opening a regular file, at a place where somebody may have put something else.
 //!
-//! Opening a pipe waits for somebody who writes to it, which may be for ever; opening a device may do anything.
+//! Opening a pipe waits for somebody who has its other end, which may be for ever; opening a device may do anything.
 
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -23,13 +23,88 @@ pub enum Links {
 /// # Errors
 /// If it cannot be opened, or is something else: [`io::ErrorKind::InvalidInput`].
 pub fn open(path: &Path, links: Links) -> io::Result<File> {
+    open_with(path, links, File::options().read(true))
+}
+
+/// Opens a regular file to read and write, and creates it if `create` says so and it is missing.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_to_write(path: &Path, links: Links, create: bool) -> io::Result<File> {
+    let mut options = File::options();
+    let options = options.read(true).write(true).create(create);
+    open_with(path, links, options.truncate(false))
+}
+
+/// Reads a regular file of at most `max` bytes.
+///
+/// # Errors
+/// As [`open`], and if it has more: [`io::ErrorKind::FileTooLarge`].
+pub fn read(path: &Path, links: Links, max: u64) -> io::Result<Vec<u8>> {
+    let file = open(path, links)?;
+    let mut bytes = Vec::new();
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        let why = format!("it is longer than {max} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(bytes)
+}
+
+fn open_with(path: &Path, links: Links, options: &mut OpenOptions) -> io::Result<File> {
     let mut flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     flags.set(OFlag::O_NOFOLLOW, links == Links::Refused);
-    let mut options = File::options();
-    let file = options.read(true).custom_flags(flags.bits()).open(path)?;
+    let file = options.custom_flags(flags.bits()).open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
     }
     let why = "it is not a regular file";
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    #[test]
+    fn pipes_and_devices_are_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        for path in [&*pipe, Path::new("/dev/zero")] {
+            let refused = [
+                open(path, Links::Followed).map(drop),
+                open_to_write(path, Links::Followed, true).map(drop),
+                read(path, Links::Followed, 10).map(drop),
+            ];
+            for refused in refused {
+                let kind = refused.unwrap_err().kind();
+                assert_eq!(kind, io::ErrorKind::InvalidInput, "{}", path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_is_read_than_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "four").unwrap();
+        assert_eq!(read(&path, Links::Refused, 4).unwrap(), b"four");
+        let refused = read(&path, Links::Refused, 3).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn what_is_there_is_kept_and_what_is_not_is_made_if_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        assert!(open_to_write(&path, Links::Refused, false).is_err());
+        open_to_write(&path, Links::Refused, true).unwrap();
+        std::fs::write(&path, "kept").unwrap();
+        open_to_write(&path, Links::Refused, true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
+use host::printable::{printable, printable_json, printable_line};
 use serde::Serialize;
 
 /// How results are printed.
@@ -20,13 +21,14 @@ pub(crate) fn print<T: Serialize>(
 ) -> anyhow::Result<()> {
     match format {
         Format::Json => print_json(value),
-        Format::Text => print_text(&text(value)),
+        Format::Text => print_text(&printable(&text(value))),
     }
 }
 
 /// Prints a value as JSON.
 pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    print_text(&serde_json::to_string_pretty(value).context("writing JSON")?)
+    let json = serde_json::to_string_pretty(value).context("writing JSON")?;
+    print_text(&printable_json(&json))
 }
 
 /// Prints a text with one line break at its end, and nothing if it is empty.
@@ -37,7 +39,7 @@ fn print_text(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes to standard output. A closed pipe (`| head`) is no failure.
+/// Writes to standard output as it is. A closed pipe (`| head`) is no failure.
 pub(crate) fn write_out(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -48,7 +50,7 @@ pub(crate) fn write_out(text: &str) -> anyhow::Result<()> {
 
 /// Writes a line to standard error, and ignores errors.
 pub(crate) fn complain(line: &str) {
-    let _unread = io::stderr().write_all(format!("{line}\n").as_bytes());
+    let _unread = io::stderr().write_all(format!("{}\n", printable(line)).as_bytes());
 }
 
 /// Settings of the daemon in messages of libraries, and the flags of `sandbox serve` that set them.
@@ -69,6 +71,13 @@ pub(crate) fn with_flags(message: &str) -> String {
 
 /// Lays rows out in columns; the first row is the heading.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    // A command with a line break must not look like two rows.
+    let cells = |row: &Vec<String>| -> Vec<String> {
+        row.iter()
+            .map(|cell| printable_line(cell).into_owned())
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -76,7 +85,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let cells = row.iter().zip(&widths);
         let line: String = cells
             .map(|(cell, width)| format!("{cell:<width$}  "))
@@ -85,4 +94,20 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_of_others_has_one_line_and_no_orders_for_the_terminal() {
+        let row = |cell: &str| vec![cell.to_owned(), "end".to_owned()];
+        let text = table(&[row("COMMAND"), row("sh\nid-2  running\r\u{1b}[2J")]);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(
+            text.contains("sh\\nid-2  running\\r\\u{1b}[2J  end"),
+            "{text}"
+        );
+    }
 }

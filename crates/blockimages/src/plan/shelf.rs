@@ -1,10 +1,11 @@
 //! The directory of plans of a machine: one for each set of layers that was recorded.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use blocks::Digest;
+use rawio::regular::{self, Links};
 
 use super::{PLAN_BYTES_MAX, PlanError, StartPlan};
 use crate::ImageError;
@@ -153,7 +154,7 @@ impl PlanShelf {
 /// # Errors
 /// If it cannot be read, or is not a plan.
 pub fn read_plan(path: &Path) -> Result<StartPlan, ImageError> {
-    let opened = File::open(path).map_err(file("opening", path))?;
+    let opened = regular::open(path, Links::Followed).map_err(file("opening", path))?;
     let mut bytes = Vec::new();
     let read = opened.take(PLAN_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(file("reading", path))?;
@@ -190,6 +191,24 @@ mod tests {
             .iter()
             .map(|number| Some(Digest([*number; 32])))
             .collect()
+    }
+
+    /// Workers of images write to the directory of plans: one that was broken into may have put anything there.
+    #[test]
+    fn a_pipe_in_the_place_of_a_plan_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = PlanShelf::at(dir.path());
+        shelf.keep(&plan(&[1], 10)).unwrap();
+        let path = shelf.keep(&plan(&[2], 20)).unwrap();
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let found = shelf.find(&digests(&[1]));
+            tell.send(found.map(|found| found.is_some())).unwrap();
+        });
+        let found = told.recv_timeout(std::time::Duration::from_secs(30));
+        assert!(found.expect("it waits for the pipe").unwrap());
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! The tiers file: which tiers there are, the fastest first.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
 use host::size::Size;
+use rawio::regular::{self, Links};
 
 /// Bytes of the file: it has a few lines.
 const FILE_MAX: u64 = 64 << 10;
@@ -104,13 +105,8 @@ pub(super) fn read_if_there(path: &Path) -> anyhow::Result<Option<Vec<TierSpec>>
 }
 
 fn read_bounded(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let mut file = File::open(path)?.take(FILE_MAX + 1);
-    file.read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_MAX {
-        return Err(io::Error::other("it is longer than 64 KiB"));
-    }
-    Ok(text)
+    let bytes = regular::read(path, Links::Followed, FILE_MAX)?;
+    String::from_utf8(bytes).map_err(io::Error::other)
 }
 
 fn parse(text: &str) -> anyhow::Result<Vec<TierSpec>> {
@@ -152,6 +148,24 @@ fn parse(text: &str) -> anyhow::Result<Vec<TierSpec>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("tiers.toml");
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let (tell, told) = channel();
+        std::thread::spawn(move || tell.send(read(&pipe).map(drop)));
+        let refused = told.recv_timeout(Duration::from_secs(30));
+        let error = format!("{:#}", refused.unwrap().unwrap_err());
+        assert!(error.contains("not a regular file"), "{error}");
+    }
 
     #[test]
     fn tiers_are_named_fastest_first() {
@@ -208,6 +222,6 @@ mod tests {
         assert!(error.contains("`tiers`"), "{error}");
         fs::write(&path, "#".repeat(70_000)).unwrap();
         let error = format!("{:#}", read(&path).unwrap_err());
-        assert!(error.contains("longer than 64 KiB"), "{error}");
+        assert!(error.contains("longer than 65536 bytes"), "{error}");
     }
 }

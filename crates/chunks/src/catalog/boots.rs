@@ -5,13 +5,14 @@
 //! images by uploading more.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use blocks::ContentId;
 use parking_lot::Mutex;
+use rawio::regular::{self, Links};
 
 use super::{BOOT_MAX, BOOTS_KEPT, Catalog, CatalogError, failed};
 
@@ -282,7 +283,8 @@ impl Catalog {
         };
         let left = entry.len.saturating_sub(offset);
         let mut piece = vec![0; len.min(usize::try_from(left).unwrap_or(len))];
-        let read = File::open(&path).and_then(|open| open.read_exact_at(&mut piece, offset));
+        let opened = regular::open(&path, Links::Followed);
+        let read = opened.and_then(|open| open.read_exact_at(&mut piece, offset));
         match read {
             Ok(()) => Ok(Some(piece)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -6,8 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use blocks::ContentId;
+use rawio::regular::{self, Links};
 
-use super::{Catalog, CatalogError, failed};
+use super::{Catalog, CatalogError, RECORD_MAX, failed};
 
 /// The directory of the pins.
 pub(super) const DIR: &str = "pins";
@@ -67,7 +68,7 @@ pub(super) fn read(dir: &Path) -> Result<BTreeSet<Vec<u8>>, CatalogError> {
     let mut pins = BTreeSet::new();
     for entry in fs::read_dir(dir).map_err(failed(dir))? {
         let path = entry.map_err(failed(dir))?.path();
-        let name = fs::read(&path).map_err(failed(&path))?;
+        let name = regular::read(&path, Links::Followed, RECORD_MAX).map_err(failed(&path))?;
         match path.ends_with(ContentId::of(&name).to_string()) {
             true => {
                 pins.insert(name);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rawio::read::{NowaitRead, pread_nowait};
+use rawio::regular::{self, Links};
 
 use super::Stored;
 use super::format::{
@@ -61,7 +62,7 @@ impl From<io::Error> for OpenSegmentError {
 impl Segment {
     /// Opens a segment; the active one is written to, too.
     pub(super) fn open(path: &Path, number: u64) -> Result<Self, OpenSegmentError> {
-        let file = File::options().read(true).write(true).open(path)?;
+        let file = regular::open_to_write(path, Links::Followed, false)?;
         let mut header = [0; HEADER];
         match file.read_exact_at(&mut header, 0) {
             Ok(()) => {}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
+use rawio::regular::{self, Links};
 
 use super::write::{Active, Writer};
 use super::{
@@ -219,8 +220,7 @@ impl DiskStore {
 
 fn lock(dir: &Path) -> Result<File, OpenStoreError> {
     let path = dir.join("lock");
-    let mut options = File::options();
-    let file = options.create(true).truncate(false).write(true).open(&path);
+    let file = regular::open_to_write(&path, Links::Followed, true);
     let file = file.map_err(OpenStoreError::io(&path, "opening"))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

@@ -15,6 +15,7 @@ use crate::store::steps::{End, Ending};
 
 mod damage;
 mod model;
+mod pipes;
 mod stopping;
 
 /// Small segments, and few of them: 224 KiB may live.
