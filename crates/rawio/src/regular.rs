@@ -7,7 +7,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 /// What a symbolic link at the path is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,9 @@ fn open_with(path: &Path, links: Links, options: &mut OpenOptions) -> io::Result
     flags.set(OFlag::O_NOFOLLOW, links == Links::Refused);
     let file = options.custom_flags(flags.bits()).open(path)?;
     if file.metadata()?.is_file() {
+        // Not to stay: on a file system that cannot tell whether it would wait (overlayfs, FUSE), io_uring gives up with `EAGAIN`.
+        let now = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+        fcntl(&file, FcntlArg::F_SETFL(now - OFlag::O_NONBLOCK))?;
         return Ok(file);
     }
     let why = "it is not a regular file";
@@ -93,6 +96,9 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, "four").unwrap();
         assert_eq!(read(&path, Links::Refused, 4).unwrap(), b"four");
+        let file = open(&path, Links::Refused).unwrap();
+        let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL).unwrap());
+        assert!(!flags.contains(OFlag::O_NONBLOCK), "reads wait as usual");
         let refused = read(&path, Links::Refused, 3).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
     }
