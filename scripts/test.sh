@@ -3,7 +3,7 @@
 # those that mount included. Needs root. `cargo xtask ci` is the quick loop without root.
 source "$(dirname "$0")/need.sh"
 cd "$REPO"
-# A hung test must not hang the machine that runs it; the whole took 58 minutes cold on 2026-11-29, and
+# A hung test must not hang the machine that runs it; the whole took 52 minutes cold on 2026-11-29, and
 # CI has 90.
 STEP_LIMIT=${STEP_LIMIT:-70m}
 step() { say "$*"; timeout --kill-after=10 "$STEP_LIMIT" "$@" || die "this failed (or took over $STEP_LIMIT): $*"; }
