@@ -56,7 +56,7 @@ fn open_with(path: &Path, links: Links, options: &mut OpenOptions) -> io::Result
     flags.set(OFlag::O_NOFOLLOW, links == Links::Refused);
     let file = options.custom_flags(flags.bits()).open(path)?;
     if file.metadata()?.is_file() {
-        // Not to stay: on a file system that cannot tell whether it would wait (overlayfs, FUSE), io_uring gives up with `EAGAIN`.
+        // Not to stay: reads by io_uring may end with `EAGAIN` on such a descriptor.
         let now = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
         fcntl(&file, FcntlArg::F_SETFL(now - OFlag::O_NONBLOCK))?;
         return Ok(file);
