@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds, and measures sandboxes beside runc, crun, `docker run` and a plain process: `scripts/bench-sandbox.sh
-# [FLAGS...]`; `--help` lists them. All of it takes some five minutes on a quiet machine.
+# [FLAGS...]`; `--help` lists them. All of it takes some twelve minutes on a quiet machine.
 source "$(dirname "$0")/need.sh"
 cd "$REPO"
 need_root "The bench"

@@ -11,8 +11,8 @@ use benches::sandboxes::{self, Figure, Stage};
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
-/// How often the first request is measured: each cold one takes seconds.
-const FIRST_ROUNDS: u32 = 15;
+/// How often the first request is measured: a cold one takes 17 seconds at 150 reads a second.
+const FIRST_ROUNDS: u32 = 5;
 
 /// Measures how long sandboxes take, how many there can be, and what Zygotes save
 #[derive(Debug, Parser)]
