@@ -135,7 +135,7 @@ fn a_file_that_is_read_on_is_requested_ahead() {
 }
 
 #[test]
-fn a_large_file_that_is_read_at_random_comes_by_and_by() {
+fn a_chunk_of_a_large_file_that_is_read_at_random_is_sent_once() {
     let chunks = 200;
     let far = far(&[chunks * CHUNK_BYTES]);
     // Steps that never repeat.
@@ -148,8 +148,9 @@ fn a_large_file_that_is_read_at_random_comes_by_and_by() {
     }
     let counts = far.source.remote().counts();
     assert_eq!(counts.duplicate_bytes, 0, "{counts:?}");
-    // Each miss brings what comes in a round trip anyway; what was read is verified, and nothing else.
-    assert!(far.waited_for() < read.len() as u64, "{counts:?}");
+    // How much is read ahead depends on the measured rate, which is next to nothing on a busy machine: fetch's tests of the
+    // prediction count that. What was read is verified, and nothing else.
+    assert!(far.waited_for() <= read.len() as u64, "{counts:?}");
     assert_eq!(counts.chunks, read.len() as u64, "{counts:?}");
 }
 

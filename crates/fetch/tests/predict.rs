@@ -232,6 +232,20 @@ fn random_reads_of_a_large_file_read_in_vain_what_misses_are_worth_and_no_more()
 }
 
 #[test]
+fn random_reads_of_a_file_that_is_nearly_all_read_bring_the_rest_by_and_by() {
+    const CHUNKS: u32 = 200;
+    let mut predictor = predictor(vec![file(0, CHUNKS, 0)], 10);
+    let mut random = Random::new(1);
+    let (mut known, mut missed) = (BTreeSet::new(), 0);
+    while known.len() < CHUNKS as usize {
+        let chunk = u32::try_from(random.below(CHUNKS.into())).expect("below");
+        missed += u32::from(known.insert(chunk));
+        known.extend(all(predictor.touched(chunk)));
+    }
+    assert!(missed < CHUNKS / 2, "{missed}");
+}
+
+#[test]
 fn a_line_on_which_nothing_is_to_be_gained_predicts_nothing() {
     let mut predictor = predictor(vec![file(0, 3, 0), file(3, 100, 0)], 0);
     for chunk in [1, 3, 4, 5, 6] {
