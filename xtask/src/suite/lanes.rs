@@ -2,7 +2,8 @@
 //!
 //! - those that need root, of the packages in [`MOUNTS`]. They mount, start engines and count pages of the page cache and
 //!   requests of mounts, which another of their kind would disturb; and they mostly wait;
-//! - those that need root, of other packages. What they mount and start is in namespaces of their own, or counted by nobody;
+//! - those that need root, of other packages, and those in [`APART`]. What they mount and start is in namespaces of their
+//!   own, or counted by nobody;
 //! - those that only compute, and those whose whole work is in a virtual machine (`guest_`). They use what the first two
 //!   leave of the processors, at a lower priority.
 
@@ -19,6 +20,20 @@ use super::run::{Limits, Ran, run};
 
 /// Packages whose tests count what mounts and the page cache do.
 const MOUNTS: [&str; 2] = ["cli", "yolofs"];
+
+/// Tests of `cli` that count no page and no request of a mount, and drop no page of others. The first lane is the longest,
+/// and the whole takes as long as it does.
+const APART: [&str; 9] = [
+    "cli test privileged_block_containerd",
+    "cli test privileged_block_convert",
+    "cli test privileged_block_ext4",
+    "cli test privileged_block_node",
+    "cli test privileged_mirror",
+    "cli test privileged_nic_hostile",
+    "cli test privileged_nicfetch_images",
+    "cli test privileged_report",
+    "cli test privileged_snapshotter",
+];
 
 /// What became of the programs, by their position in the list; those that are missing were not run.
 pub(super) type Results = BTreeMap<usize, Ran>;
@@ -40,7 +55,7 @@ pub(super) fn run_each(
     let (privileged, computing): (Vec<_>, Vec<_>) = numbered.partition(|(_, one)| one.needs_root());
     let (mounts, others): (Vec<_>, Vec<_>) = privileged
         .into_iter()
-        .partition(|(_, one)| MOUNTS.contains(&one.package()));
+        .partition(|(_, one)| is_first_lane(one));
     thread::scope(|scope| {
         let others = scope.spawn(|| stage.run_quietly(&others, Program::clone));
         let computing = scope.spawn(|| stage.run_quietly(&computing, Program::at_lower_priority));
@@ -50,6 +65,11 @@ pub(super) fn run_each(
         }
         Ok(results)
     })
+}
+
+/// Of those that need root.
+fn is_first_lane(program: &Program) -> bool {
+    MOUNTS.contains(&program.package()) && !APART.contains(&program.name.as_str())
 }
 
 /// What the lanes share.

@@ -92,6 +92,20 @@ fn two_that_count_what_mounts_do_never_run_together() {
 }
 
 #[test]
+fn those_that_run_apart_exist_and_do() {
+    let rig = Rig::new();
+    let tests = crate::workspace::root().unwrap().join("crates/cli/tests");
+    for name in APART {
+        let file = name.strip_prefix("cli test ").unwrap();
+        assert!(tests.join(file).with_extension("rs").exists(), "{name}");
+        assert!(!is_first_lane(&rig.program(name, "true")), "{name}");
+    }
+    assert!(is_first_lane(
+        &rig.program("cli test privileged_nic", "true")
+    ));
+}
+
+#[test]
 fn after_an_interruption_nothing_begins() {
     let rig = Rig::new();
     rig.limits
