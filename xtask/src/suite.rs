@@ -1,4 +1,4 @@
-//! Runs all tests, those of `cargo test --workspace --features privileged`, so that the run ends and explains itself.
+//! Runs all tests, those of `cargo test --workspace --all-features`, so that the run ends and explains itself.
 //!
 //! libtest has no deadline: one test that hangs takes all that CI has, and nobody knows which it was. So here
 //! a program that finishes no test for some minutes is killed, with all that it started; before, the run prints what

@@ -10,7 +10,7 @@ use super::program::Program;
 use crate::cargo::cargo;
 use crate::workspace;
 
-/// The tests that need root are behind this feature.
+/// The tests of a package that need root are behind this feature.
 const FEATURE: &str = "privileged";
 
 /// Which tests to build.
@@ -53,13 +53,17 @@ pub(crate) fn build(selection: &Selection) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
+/// Of the whole workspace all features are built: what no program has by default is compiled, too.
 fn arguments(selection: &Selection) -> anyhow::Result<Vec<String>> {
-    let mut arguments = match &selection.package {
-        Some(package) => vec!["--package".to_owned(), package.clone()],
-        None => vec!["--workspace".to_owned()],
-    };
-    if has_feature(selection.package.as_deref())? {
-        arguments.extend(["--features".to_owned(), FEATURE.to_owned()]);
+    let mut arguments = Vec::new();
+    match &selection.package {
+        Some(package) => {
+            arguments.extend(["--package".to_owned(), package.clone()]);
+            if has_feature(package)? {
+                arguments.extend(["--features".to_owned(), FEATURE.to_owned()]);
+            }
+        }
+        None => arguments.extend(["--workspace", "--all-features"].map(str::to_owned)),
     }
     if let Some(test) = &selection.test {
         arguments.extend(["--test".to_owned(), test.clone()]);
@@ -67,13 +71,12 @@ fn arguments(selection: &Selection) -> anyhow::Result<Vec<String>> {
     Ok(arguments)
 }
 
-/// Cargo refuses a feature that no selected package has.
-fn has_feature(package: Option<&str>) -> anyhow::Result<bool> {
+/// Cargo refuses a feature that the selected package has not.
+fn has_feature(package: &str) -> anyhow::Result<bool> {
     let packages = workspace::load()?;
     Ok(packages
         .iter()
-        .filter(|known| package.is_none_or(|name| known.name == name))
-        .any(|known| known.features.contains(FEATURE)))
+        .any(|known| known.name == package && known.features.contains(FEATURE)))
 }
 
 /// Reads one message of cargo's: a program with tests, or something else.
@@ -186,7 +189,7 @@ mod tests {
             };
             arguments(&selection).unwrap().join(" ")
         };
-        assert_eq!(arguments(None, None), "--workspace --features privileged");
+        assert_eq!(arguments(None, None), "--workspace --all-features");
         assert_eq!(arguments(Some("xtask"), None), "--package xtask");
         assert_eq!(
             arguments(Some("cli"), Some("help")),
