@@ -114,7 +114,7 @@ impl Parts {
         let numbers = parts.iter().map(|part| (part.start - start) >> PART_BITS);
         Self {
             start,
-            last: numbers.clone().last().unwrap_or(0),
+            last: numbers.clone().next_back().unwrap_or(0),
             by_number: Tree::new(numbers.map(key).collect()),
             parts,
         }

@@ -11,9 +11,10 @@ use super::FILLER;
 const SEARCHED: u32 = u32::MAX;
 /// Buckets for each leaf, at most: twice as many bytes as the segments of the leaf take.
 const BUCKETS_PER_LEAF: usize = 64;
-/// The same for more leaves than images have: a hostile index is not to take twice its memory.
+/// The same for more leaves than images have: to write the table takes longer than all else, and a hostile index is not to
+/// take twice its memory.
 const BUCKETS_PER_LEAF_OF_MANY: usize = 32;
-const MANY: usize = 1 << 17;
+const MANY: usize = 1 << 15;
 /// Of so many leaves, one may begin in a bucket with others.
 const LEAVES_PER_SEARCHED: usize = 16;
 
