@@ -49,7 +49,12 @@ const SHAPES: [Shape; 7] = [
 ];
 
 /// Sizes, and the first sector that any segment has.
-const CASES: [(u64, u64); 7] = [
+const CASES: [(u64, u64); 12] = [
+    (1, 0),
+    (2, 0),
+    (8, 0),
+    (9, 0),
+    (17, 0),
     (100, 0),
     (1000, 1),
     (SEGMENTS, 0),

@@ -70,18 +70,15 @@ impl Index {
     /// Returns the segment that has a sector.
     #[inline]
     pub fn find(&self, sector: u64) -> Option<Segment> {
-        let found = self.segments[self.search.last_from(&self.segments, sector)?];
+        let found = self.segments[self.search.last_from(sector)?];
         (sector - found.offset() < found.sectors()).then_some(found)
     }
 
     /// Returns the parts of segments within the sectors, in order; sectors without a segment are left out.
     pub fn within(&self, sectors: Range<u64>) -> impl Iterator<Item = Segment> + '_ {
-        let first = self
-            .search
-            .last_from(&self.segments, sectors.start)
-            .map_or(0, |at| {
-                at + usize::from(self.segments[at].end() <= sectors.start)
-            });
+        let first = self.search.last_from(sectors.start).map_or(0, |at| {
+            at + usize::from(self.segments[at].end() <= sectors.start)
+        });
         // Nothing lies in no sectors, not even a part of a segment.
         let end = if sectors.is_empty() { 0 } else { sectors.end };
         self.segments[first..]

@@ -186,6 +186,29 @@ fn far_segments_do_not_hide_the_others() {
     }
 }
 
+#[test]
+fn nothing_is_found_behind_the_largest_device() {
+    let mut gaps = vec![(1, 3, false); 4500];
+    gaps.push((1 << 40, 1, false));
+    let index = index(&gaps);
+    for sector in [OFFSET_END, 1 << 60, (1 << 62) + 8, u64::MAX - 8] {
+        assert_eq!(index.find(sector), None);
+        assert_eq!(index.within(sector..sector + 8).count(), 0, "{sector}");
+    }
+}
+
+#[test]
+fn many_parts_with_few_segments_are_found() {
+    for count in [9, 4500, 40_000] {
+        let gaps = vec![(1 << 30, 3, false); count];
+        let index = index(&gaps);
+        for segment in index.segments() {
+            assert_eq!(index.find(segment.end() - 1), Some(*segment));
+            assert_eq!(index.find(segment.end()), None);
+        }
+    }
+}
+
 /// Segments of which some lie close together, and groups of them far from each other.
 fn shapes() -> impl Strategy<Value = Vec<Segment>> {
     let group = (1..3000_u64, 1..200_usize, 1..40_u64, any::<u64>());
