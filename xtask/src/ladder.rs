@@ -40,7 +40,7 @@ const LADDER: &[Rung] = &[
     rung("chunks", &["blocks", "rawio"]),
     rung("ranges", &["distribution", "fetch", "testkit"]),
     rung("engine", &["blocks", "distribution"]),
-    rung("snapshotter", &["blocks", "rawio"]),
+    rung("snapshotter", &["blocks", "rawio", "serving"]),
     rung("lsmt", &["blocks", "rawio"]),
     rung("erofs", &["blocks"]),
     rung("ext4", &["blocks"]),

@@ -8,7 +8,11 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use blocks::Digest;
+use rawio::regular::{self, Links};
 use serde::{Deserialize, Serialize};
+
+/// The longest list, in bytes: some hundred thousand images.
+const LIST_MAX: u64 = 8 << 20;
 
 /// The desired images.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +81,7 @@ impl Wanted {
     /// # Errors
     /// If it cannot be read or is damaged.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
-        let text = match fs::read(path) {
+        let text = match regular::read(path, Links::Followed, LIST_MAX) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
             text => text.with_context(|| format!("reading {}", path.display()))?,
         };
@@ -98,10 +102,15 @@ impl Wanted {
         let mut aside = path.as_os_str().to_owned();
         aside.push(".part");
         let text = serde_json::to_vec_pretty(self).context("writing JSON")?;
-        fs::File::create(&aside)
-            .and_then(|mut file| file.write_all(&text))
-            .and_then(|()| fs::rename(&aside, path))
-            .with_context(|| format!("writing {}", path.display()))
+        // What is there is not opened: it may be a pipe, or a link.
+        match fs::remove_file(&aside) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+        .and_then(|()| fs::File::create_new(&aside))
+        .and_then(|mut file| file.write_all(&text))
+        .and_then(|()| fs::rename(&aside, path))
+        .with_context(|| format!("writing {}", path.display()))
     }
 }
 
@@ -134,5 +143,27 @@ mod tests {
         assert!(Wanted::load(&path).is_err());
         wanted.remove(&Chosen::All);
         assert!(wanted.is_nothing());
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_the_list_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("wanted");
+        let pipe = |name| {
+            nix::unistd::mkfifo(&dir.path().join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        };
+        pipe("wanted");
+        pipe("wanted.part");
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let loaded = Wanted::load(&path);
+            Wanted::default().save(&path).unwrap();
+            tell.send((loaded, Wanted::load(&path)))
+        });
+        let seen = told.recv_timeout(std::time::Duration::from_secs(30));
+        let (loaded, saved) = seen.expect("it waits for the pipe");
+        let why = format!("{:#}", loaded.unwrap_err());
+        assert!(why.contains("not a regular file"), "{why}");
+        assert_eq!(saved.unwrap(), Wanted::default());
     }
 }

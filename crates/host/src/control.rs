@@ -5,7 +5,6 @@
 //! Only root and the daemon's own user are admitted (`admission.rs`). Requests and responses are
 //! bounded; a daemon that does not respond within the caller's deadline counts as stuck.
 
-use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,30 +13,34 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use parking_lot::{Condvar, Mutex};
 use rawio::unix_socket;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::admission::Admission;
+pub use callers::Callers;
+use callers::{Caller, Turn};
 
-/// The longest request or answer, in bytes: the status of a layer takes some 1 KiB.
-const MESSAGE_MAX: u64 = 8 << 20;
-/// How many commands may talk to one daemon at a time. Of more, those make room that have not sent their request;
-/// if all are being answered, more are turned away when that takes too long.
-const CALLERS_MAX: usize = 8;
+mod callers;
+
+/// The longest answer, in bytes: the status of a layer takes some 1 KiB.
+const ANSWER_MAX: u64 = 8 << 20;
+/// The longest request. The longest that we send names all images of a Docker, some 80 bytes each.
+const REQUEST_MAX: u64 = 1 << 20;
 /// How long a daemon waits for a command to finish its line.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
-/// How long each has for that, however many others come.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long a daemon waits for one that has let go of its lock, and has not ended yet.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
 /// How often it looks: the system does not tell when a socket is closed.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// How long a daemon reads what it throws away.
+/// How long, and how much, a daemon reads of what it throws away.
 const PARTING: Duration = Duration::from_secs(2);
+const PARTING_MAX: u64 = 16 << 20;
+
+/// What a command is told that was not answered because of others.
+const BUSY: &str = "too many commands at a time";
 
 /// A response type that can express a failure.
 pub trait Reply: Serialize {
@@ -63,7 +66,7 @@ pub fn call<Q: Serialize, A: DeserializeOwned>(
         .set_write_timeout(Some(deadline))
         .context("setting a deadline")?;
     send(&stream, request)?;
-    receive(&mut &stream).with_context(|| {
+    receive(&mut &stream, ANSWER_MAX).with_context(|| {
         format!(
             "waiting {} s for the daemon at {}",
             deadline.as_secs(),
@@ -88,9 +91,9 @@ fn send<T: Serialize>(mut stream: &UnixStream, message: &T) -> anyhow::Result<()
     stream.write_all(&line).context("sending")
 }
 
-fn receive<T: DeserializeOwned>(stream: &mut dyn Read) -> anyhow::Result<T> {
+fn receive<T: DeserializeOwned>(stream: &mut dyn Read, max: u64) -> anyhow::Result<T> {
     let mut line = Vec::new();
-    BufReader::new(stream.take(MESSAGE_MAX))
+    BufReader::new(stream.take(max))
         .read_until(b'\n', &mut line)
         .context("receiving")?;
     if !line.ends_with(b"\n") {
@@ -136,86 +139,6 @@ pub fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
     UnixListener::bind(socket).with_context(|| format!("listening on {}", socket.display()))
 }
 
-/// The commands that are being answered.
-#[derive(Debug, Default)]
-pub struct Callers {
-    state: Mutex<CallersState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct CallersState {
-    count: usize,
-    /// The number of the last one.
-    last: u64,
-    /// Those whose requests have not arrived, and since when they are waited for.
-    silent: BTreeMap<u64, (Instant, UnixStream)>,
-}
-
-impl CallersState {
-    /// Ends the one that has been silent for longest, if that is long enough. Otherwise returns when it will be.
-    fn end_longest_silent(&mut self) -> Option<Instant> {
-        let (number, since) = self
-            .silent
-            .iter()
-            .map(|(number, (since, _))| (*number, *since))
-            .next()?;
-        if since.elapsed() < PATIENCE {
-            return Some(since + PATIENCE);
-        }
-        if let Some((_, stream)) = self.silent.remove(&number) {
-            let _over = stream.shutdown(Shutdown::Both);
-        }
-        None
-    }
-}
-
-impl Callers {
-    /// Takes one more in, as soon as there is room, and returns its number; not if there is none for as long as a
-    /// request may take. Those that send no request make room.
-    fn admit(&self, stream: &UnixStream) -> Option<u64> {
-        let deadline = Instant::now() + REQUEST_DEADLINE;
-        let mut state = self.state.lock();
-        while state.count >= CALLERS_MAX {
-            if Instant::now() >= deadline {
-                return None;
-            }
-            let look = state.end_longest_silent().unwrap_or(deadline).min(deadline);
-            let _timed_out = self.changed.wait_until(&mut state, look);
-        }
-        state.count += 1;
-        state.last += 1;
-        let number = state.last;
-        if let Ok(stream) = stream.try_clone() {
-            state.silent.insert(number, (Instant::now(), stream));
-        }
-        Some(number)
-    }
-
-    /// The request of one has arrived: it is not ended for another.
-    fn heard(&self, number: u64) {
-        self.state.lock().silent.remove(&number);
-    }
-
-    fn leave(&self, number: u64) {
-        let mut state = self.state.lock();
-        state.silent.remove(&number);
-        state.count -= 1;
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    /// Waits until all responses are sent: if the process ended before, a command would get no
-    /// response. Returns anyway when it takes longer than a response may, and whether all were
-    /// sent.
-    pub fn wait_until_answered(&self) -> bool {
-        let deadline = Instant::now() + REQUEST_DEADLINE;
-        let mut state = self.state.lock();
-        while state.count > 0 && !self.changed.wait_until(&mut state, deadline).timed_out() {}
-        state.count == 0
-    }
-}
-
 /// Answers every request with `handle`, each on a thread of its own, until the process ends.
 ///
 /// # Errors
@@ -232,27 +155,31 @@ where
     let served = Arc::clone(&callers);
     let accept = move || {
         for stream in listener.incoming() {
-            let Ok(stream) = stream else { continue };
-            let Some(number) = callers.admit(&stream) else {
-                let busy = A::failed("too many commands at a time".to_owned());
-                // It learns of it by the end of the stream if it cannot be told.
-                let _told = send(&stream, &busy);
-                continue;
+            let stream = match stream {
+                Ok(stream) => stream,
+                Err(error) => {
+                    log::warn!("a command cannot be taken: {error}");
+                    callers.make_room();
+                    continue;
+                }
             };
-            let (handle, callers_now) = (Arc::clone(&handle), Arc::clone(&callers));
-            let admission = Arc::clone(&admission);
-            let spawned = std::thread::Builder::new()
-                .name("control".to_owned())
-                .spawn(move || {
-                    let heard = || callers_now.heard(number);
-                    if let Err(error) = answer(&stream, &admission, heard, &*handle) {
-                        log::debug!("a command went away: {error:#}");
-                    }
-                    drop(stream);
-                    callers_now.leave(number);
-                });
-            if spawned.is_err() {
-                callers.leave(number);
+            let caller = match callers.admit(stream) {
+                Ok(caller) => caller,
+                Err(stream) => {
+                    // It learns of it by the end of the stream if it cannot be told.
+                    let _told = send(&stream, &A::failed(BUSY.to_owned()));
+                    continue;
+                }
+            };
+            let (handle, admission) = (Arc::clone(&handle), Arc::clone(&admission));
+            let answers = move || {
+                if let Err(error) = answer(&caller, &admission, &*handle) {
+                    log::debug!("a command went away: {error:#}");
+                }
+            };
+            let thread = std::thread::Builder::new().name("control".to_owned());
+            if let Err(error) = thread.spawn(answers) {
+                log::warn!("there is no thread to answer a command: {error}");
             }
         }
     };
@@ -277,25 +204,28 @@ pub fn admission(listener: &UnixListener) -> Admission {
 }
 
 fn answer<Q: DeserializeOwned, A: Reply>(
-    stream: &UnixStream,
+    caller: &Caller,
     admission: &Admission,
-    heard: impl FnOnce(),
     handle: &dyn Fn(Q) -> A,
 ) -> anyhow::Result<()> {
+    let stream = caller.stream();
     stream
         .set_write_timeout(Some(REQUEST_DEADLINE))
         .context("setting a deadline")?;
-    let request = match admission.check_peer(stream) {
-        Err(why) => Err(why),
-        Ok(()) => {
-            let mut request = Until(stream, Instant::now() + REQUEST_DEADLINE);
-            receive(&mut request).map_err(|error| format!("{error:#}"))
-        }
-    };
-    heard();
+    let request = admission.check_peer(stream).and_then(|()| {
+        let mut request = Until(stream, Instant::now() + REQUEST_DEADLINE);
+        let request = receive(&mut request, REQUEST_MAX).map_err(|error| format!("{error:#}"))?;
+        let turn: Turn<'_> = caller.begin().ok_or(BUSY)?;
+        Ok((request, turn))
+    });
     match request {
-        Ok(request) => send(stream, &handle(request)),
+        Ok((request, _turn)) => {
+            let response = handle(request);
+            caller.takes();
+            send(stream, &response)
+        }
         Err(why) => {
+            caller.takes();
             send(stream, &A::failed(why))?;
             part(stream);
             Ok(())
@@ -307,7 +237,7 @@ fn answer<Q: DeserializeOwned, A: Reply>(
 /// bounds: while they are sending, they do not see the answer.
 fn part(mut stream: &UnixStream) {
     let _ended = stream.shutdown(Shutdown::Write);
-    let (deadline, mut left) = (Instant::now() + PARTING, MESSAGE_MAX);
+    let (deadline, mut left) = (Instant::now() + PARTING, PARTING_MAX);
     let mut piece = vec![0; 64 << 10];
     while left > 0 {
         let patience = deadline.saturating_duration_since(Instant::now());
@@ -328,6 +258,7 @@ mod tests {
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, socket};
     use serde::Deserialize;
 
+    use super::callers::ANSWERED_MAX;
     use super::*;
 
     #[derive(Debug, Serialize, Deserialize)]
@@ -386,17 +317,6 @@ mod tests {
     }
 
     #[test]
-    fn those_that_say_nothing_keep_no_command_waiting() {
-        let (_dir, socket) = daemon();
-        let silent = || UnixStream::connect(&socket).unwrap();
-        let silent: Vec<_> = (0..2 * CALLERS_MAX).map(|_| silent()).collect();
-        // Less than a daemon waits for each.
-        let answer: Answer = call(&socket, &Request::End, REQUEST_DEADLINE * 4 / 5).unwrap();
-        assert!(matches!(answer, Answer::Ended), "{answer:?}");
-        drop(silent);
-    }
-
-    #[test]
     fn a_request_that_comes_byte_by_byte_has_one_deadline() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writer = std::thread::spawn(move || {
@@ -406,7 +326,7 @@ mod tests {
             }
         });
         let mut request = Until(&ours, Instant::now() + Duration::from_millis(50));
-        let error = receive::<Request>(&mut request).unwrap_err();
+        let error = receive::<Request>(&mut request, REQUEST_MAX).unwrap_err();
         let cause = error.root_cause().downcast_ref::<io::Error>().unwrap();
         let late = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
         assert!(late.contains(&cause.kind()), "{error:#}");
@@ -418,7 +338,7 @@ mod tests {
     fn answers_come_back() {
         let (_dir, socket) = daemon();
         let deadline = Duration::from_secs(10);
-        for _ in 0..3 * CALLERS_MAX {
+        for _ in 0..3 * ANSWERED_MAX {
             let answer = call(&socket, &Request::End, deadline).unwrap();
             assert!(matches!(answer, Answer::Ended));
         }
@@ -438,7 +358,7 @@ mod tests {
             let mut stream = UnixStream::connect(&socket).unwrap();
             stream.write_all(nonsense).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
-            let answer: Answer = receive(&mut &stream).unwrap();
+            let answer: Answer = receive(&mut &stream, ANSWER_MAX).unwrap();
             assert!(matches!(answer, Answer::Failed { .. }));
         }
     }
@@ -447,13 +367,13 @@ mod tests {
     #[test]
     fn who_sends_too_much_gets_its_refusal() {
         let (_dir, socket) = daemon();
-        for more in [0, 1, 4 << 20] {
+        for more in [0, 1, 8 << 20] {
             let mut stream = UnixStream::connect(&socket).unwrap();
             let deadline = Some(Duration::from_secs(60));
             stream.set_read_timeout(deadline).unwrap();
-            let length = usize::try_from(MESSAGE_MAX).unwrap() + more;
+            let length = usize::try_from(REQUEST_MAX).unwrap() + more;
             stream.write_all(&vec![b'x'; length]).unwrap();
-            let answer: Answer = receive(&mut &stream).unwrap();
+            let answer: Answer = receive(&mut &stream, ANSWER_MAX).unwrap();
             assert!(matches!(answer, Answer::Failed { .. }));
             let end = stream.read(&mut [0; 1]);
             assert_eq!(end.unwrap(), 0, "it is closed, and not reset");

@@ -3,6 +3,7 @@
 //! Requests run on threads that may block. containerd adds the namespace to the names it sends
 //! (`default/3/sha256:…`), so the service need not know of namespaces.
 
+mod connections;
 mod convert;
 mod grpc;
 mod messages;
@@ -19,14 +20,17 @@ use containerd_client::services::v1::snapshots::{
     UsageResponse, ViewSnapshotRequest, ViewSnapshotResponse,
 };
 use rawio::unix_socket;
+use serving::api::Connections;
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::error::{Result, SnapshotError};
 use crate::lowers::Lowers;
 use crate::snapshotter::Snapshotter;
+use connections::Answering;
 use convert::{info, mounts, status, usage};
 use grpc::snapshots_server::{Snapshots, SnapshotsServer};
 use messages::CommitRequest;
@@ -34,6 +38,10 @@ use messages::CommitRequest;
 /// Requests of one connection that run at once: containerd has one connection, and each request
 /// has a thread.
 const AT_ONCE: usize = 64;
+
+/// Connections at a time. containerd has one, tools have one each; beyond them, those without a request make room
+/// for others.
+const CONNECTIONS_MAX: u32 = 256;
 
 /// Snapshots in one message of a list: far below the size that a client accepts, whatever their
 /// labels.
@@ -65,13 +73,29 @@ pub async fn serve<L: Lowers>(
     listener: UnixListener,
     end: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let service = SnapshotsServer::new(Service { snapshotter });
-    let connections = UnixListenerStream::new(listener);
-    Server::builder()
+    let service = Answering(SnapshotsServer::new(Service { snapshotter }));
+    let connections = Connections::up_to(CONNECTIONS_MAX);
+    let (taken, incoming) = mpsc::channel(1);
+    let (_open, closed) = oneshot::channel();
+    let (tell, told) = oneshot::channel();
+    let ending = async {
+        let _both_wait_for_it = told.await;
+    };
+    let served = Server::builder()
         .concurrency_limit_per_connection(AT_ONCE)
-        .serve_with_incoming_shutdown(service, connections, end)
-        .await
-        .map_err(std::io::Error::other)
+        .serve_with_incoming_shutdown(service, ReceiverStream::new(incoming), ending);
+    let ends = async {
+        end.await;
+        let _told = tell.send(());
+        // A client that does not take part would have the server wait for it.
+        connections.end_waiting().await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        served = served => served.map_err(std::io::Error::other),
+        () = ends => Ok(()),
+        () = connections::take(&connections, listener, taken, closed) => Ok(()),
+    }
 }
 
 #[derive(Debug)]

@@ -48,6 +48,15 @@ pub struct Turn {
     number: u64,
     waiting: Arc<Waiting>,
     end: Arc<Mutex<Option<oneshot::Sender<()>>>>,
+    state: Arc<Mutex<TurnState>>,
+}
+
+#[derive(Debug, Default)]
+struct TurnState {
+    /// How many requests are being answered.
+    answered: usize,
+    /// Whether the connection is over, which a request may outlive.
+    over: bool,
 }
 
 /// Has a connection listed no more when it is over.
@@ -55,15 +64,18 @@ struct Listed(Turn);
 
 /// A request that has arrived is being answered, until this is dropped.
 #[derive(Debug)]
-pub struct Busy<'a>(&'a Turn);
+pub struct Busy(Turn);
 
 impl Turn {
-    /// Says that a request has arrived: until the returned guard is dropped, the connection is not ended to make
-    /// room.
+    /// Says that a request has arrived: until the returned guard is dropped, and those of other requests that
+    /// came over this connection, it is not ended to make room.
     #[must_use]
-    pub fn begin(&self) -> Busy<'_> {
+    pub fn begin(&self) -> Busy {
+        let mut state = self.state.lock();
+        state.answered += 1;
         self.waiting.0.lock().remove(&self.number);
-        Busy(self)
+        drop(state);
+        Busy(self.clone())
     }
 
     fn waits(&self) {
@@ -77,13 +89,18 @@ impl Turn {
 
 impl Drop for Listed {
     fn drop(&mut self) {
+        self.0.state.lock().over = true;
         self.0.waiting.0.lock().remove(&self.0.number);
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.waits();
+        let mut state = self.0.state.lock();
+        state.answered -= 1;
+        if state.answered == 0 && !state.over {
+            self.0.waits();
+        }
     }
 }
 
@@ -144,6 +161,7 @@ impl Connections {
                 Ok(taken) => taken,
                 Err(error) => {
                     log::warn!("the API cannot take a connection: {error}");
+                    self.waiting.end_longest(self.patience);
                     sleep(PAUSE).await;
                     continue;
                 }
@@ -154,6 +172,7 @@ impl Connections {
                 number,
                 waiting: Arc::clone(&self.waiting),
                 end: Arc::new(Mutex::new(Some(end))),
+                state: Arc::default(),
             };
             turn.waits();
             let listed = Listed(turn.clone());
@@ -188,6 +207,13 @@ impl Connections {
             if self.waiting.end_longest(self.patience) {
                 return one().await.ok();
             }
+        }
+    }
+
+    /// Waits until all that were taken are over. Those that wait for their peers are ended, as for others.
+    pub async fn end_waiting(&self) {
+        while !self.wait_until_over(self.patience).await {
+            while self.waiting.end_longest(self.patience) {}
         }
     }
 
@@ -349,5 +375,61 @@ mod tests {
             assert!(seen.open.load(SeqCst) >= 3);
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn what_answers_one_of_several_requests_is_not_ended_for_others() {
+        let connections = Connections::up_to(1);
+        let (_close, closed) = oneshot::channel();
+        let one = Mutex::new(Some(()));
+        let accept = async || {
+            let one = one.lock().take();
+            match one {
+                Some(()) => Ok(()),
+                None => std::future::pending().await,
+            }
+        };
+        let (begun, mut turns) = unbounded_channel();
+        let converse = |(), turn: Turn| {
+            begun.send(turn).unwrap();
+            std::future::pending()
+        };
+        let test = async {
+            let turn = turns.recv().await.unwrap();
+            let (first, second) = (turn.begin(), turn.begin());
+            drop(first);
+            assert!(connections.waiting.longest().is_none());
+            drop(second);
+            assert!(connections.waiting.longest().is_some());
+            timeout(LONG, connections.end_waiting()).await.unwrap();
+        };
+        tokio::select! {
+            () = connections.take(closed, accept, converse) => panic!("it is over"),
+            () = test => {}
+        }
+    }
+
+    /// Others of the process have so many that there are none for as many connections as there may be.
+    #[tokio::test]
+    async fn those_that_are_waited_for_make_room_where_descriptors_have_run_out() {
+        let seen = Arc::new(Seen::default());
+        let peers = Mutex::new(vec![Peer::Asks, Peer::Silent, Peer::Silent]);
+        let accept = async || {
+            if seen.open.load(SeqCst) >= 2 {
+                return Err(io::Error::from_raw_os_error(24)); // EMFILE
+            }
+            let next = peers.lock().pop();
+            match next {
+                Some(peer) => Ok(peer),
+                None => std::future::pending().await,
+            }
+        };
+        let (_close, closed) = oneshot::channel();
+        let connections = Connections::up_to(64);
+        let converse = |peer, turn| converse(peer, turn, Arc::clone(&seen));
+        tokio::select! {
+            () = connections.take(closed, accept, converse) => panic!("it is over"),
+            () = seen.until_answered(1) => {}
+        }
     }
 }

@@ -73,15 +73,16 @@ impl Node {
             blocks: None,
         };
         let snapshotter = Arc::new(Snapshotter::open(config, lowers).unwrap());
-        let socket = self.dir.path().join("socket");
+        let socket = self.socket();
         let (end, ended) = oneshot::channel();
         let _in_runtime = self.runtime.enter();
         let listener = service::listen(&socket).unwrap();
-        let served = self
-            .runtime
-            .spawn(service::serve(snapshotter, listener, async {
+        let runtime = self.runtime.handle().clone();
+        let served = self.runtime.spawn_blocking(move || {
+            runtime.block_on(service::serve(snapshotter, listener, async {
                 drop(ended.await);
-            }));
+            }))
+        });
         let connecting = containerd_client::connect(&socket);
         let channel = self.runtime.block_on(connecting).unwrap();
         self.running = Some(Running {
@@ -89,6 +90,11 @@ impl Node {
             end,
             served,
         });
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
     }
 
     /// Ends the snapshotter, as a signal does.
