@@ -301,6 +301,23 @@ mod tests {
     }
 
     #[test]
+    fn little_is_kept_of_what_was_replayed_and_what_a_program_reads_of_it_stays() {
+        let mut kept = Kept::new();
+        for number in 0..40 {
+            kept.add_replayed(number, Arc::new(vec![1; 131_072]));
+        }
+        assert!(kept.replayed.bytes <= REPLAYED_BYTES);
+        assert!(kept.peek(0).is_none() && kept.peek(39).is_some());
+        assert!(matches!(kept.get(39), Some(Found::Opened(_))));
+        for number in 40..80 {
+            kept.add_replayed(number, Arc::new(vec![1; 131_072]));
+        }
+        assert!(kept.peek(38).is_none() && kept.peek(39).is_some());
+        kept.forget(79);
+        assert!(kept.peek(79).is_none() && kept.get(79).is_none());
+    }
+
+    #[test]
     fn memory_for_what_is_ahead_is_bounded() {
         let mut kept = Kept::new();
         let large = arrived(AHEAD_BYTES / 2);
