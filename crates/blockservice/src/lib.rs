@@ -26,9 +26,11 @@
 
 pub mod client;
 pub mod identity;
+mod plan_chunks;
 mod plan_order;
 pub mod programs;
 pub mod service;
 pub mod wire;
 
+pub use plan_chunks::by_chunk;
 pub use plan_order::{PLAN_CHUNKS_MAX, plan_order};

@@ -109,7 +109,7 @@ impl Prewarming {
                 ..PrewarmOptions::default()
             };
             boot.blocks
-                .in_order(|blocks| inject(plan, blocks, &options))
+                .in_order(plan, |plan, blocks| inject(plan, blocks, &options))
         });
         prewarmed.context("bringing the boot image into the page cache")
     }

@@ -59,6 +59,7 @@ impl Planned {
             planned: self,
             places,
             coming: Mutex::default(),
+            last: Mutex::default(),
         }
     }
 
@@ -108,6 +109,8 @@ pub struct InOrder<'a> {
     /// By chunk: its place in the order.
     places: HashMap<u32, usize>,
     coming: Mutex<Coming>,
+    /// The chunk that was read last: the next blocks are often in it.
+    last: Mutex<Option<(u32, Chunk)>>,
 }
 
 /// What was asked for ahead.
@@ -126,7 +129,22 @@ impl InOrder<'_> {
             self.ask_ahead(*place);
         }
         let source = &self.planned.source;
-        source.at_hand(chunks, Priority::Readahead)
+        let mut last = self.last.lock().take();
+        let is_last = |number: &u32| last.as_ref().is_some_and(|(known, _)| known == number);
+        let begins_with_last = chunks.first().is_some_and(is_last);
+        let (known, lacking) = chunks.split_at(usize::from(begins_with_last));
+        let mut found: Vec<_> = known
+            .iter()
+            .map(|_| last.take().map(|(_, chunk)| chunk))
+            .collect();
+        // Memory for the next ones.
+        drop(last);
+        if !lacking.is_empty() {
+            found.extend(source.at_hand(lacking, Priority::Readahead));
+        }
+        let newest = chunks.last().zip(found.last());
+        *self.last.lock() = newest.and_then(|(number, chunk)| Some((*number, chunk.clone()?)));
+        found
     }
 
     /// Asks for what comes after `place`, as far as it was not asked for.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use blocks::{BlockCache, BlockRange, FileKey, Lookup, ReplayPlan};
+use blockservice::by_chunk;
 use blockservice::client::{Planned, ServedPlan};
 use bootimg::Attached;
 
@@ -71,11 +72,16 @@ pub enum BootBlocks {
 }
 
 impl BootBlocks {
-    /// Has something done that goes through all of them in the order of the plan.
-    pub fn in_order<T>(&self, work: impl FnOnce(&dyn BlockCache) -> T) -> T {
+    /// Has something done that goes through all of them in the order of `plan`, or in a similar one in which they
+    /// are read faster.
+    pub fn in_order<T>(
+        &self,
+        plan: &ReplayPlan,
+        work: impl FnOnce(&ReplayPlan, &dyn BlockCache) -> T,
+    ) -> T {
         match self {
-            Self::Own(image) => work(&image.passing()),
-            Self::OfSource(planned) => work(&planned.in_order()),
+            Self::Own(image) => work(plan, &image.passing()),
+            Self::OfSource(planned) => work(&by_chunk(plan), &planned.in_order()),
         }
     }
 }

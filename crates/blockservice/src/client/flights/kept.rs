@@ -12,6 +12,9 @@ use super::{Arrived, Chunk};
 /// Bytes of chunks that were read: a reader of 4 KiB comes back for the next 4 KiB, and a page that
 /// the kernel dropped costs no round trip.
 const READ_BYTES: usize = 32 << 20;
+/// Bytes of chunks that the replay of a plan read: a program may want one before it is in the page cache. It comes to each
+/// once, and takes the memory of those before it for the next ones, which the kernel need not clear then.
+const REPLAYED_BYTES: usize = 4 << 20;
 /// Bytes of chunks that were read, as they came.
 const PACKED_BYTES: usize = 32 << 20;
 /// Bytes of chunks that have not been read yet, as they were received: a plan is replayed about as fast as it comes.
@@ -41,6 +44,7 @@ impl Found {
 #[derive(Debug)]
 pub(super) struct Kept {
     read: Lru,
+    replayed: Lru,
     packed: Lru,
     ahead: Lru,
     /// By chunk that is ahead: since when.
@@ -59,6 +63,7 @@ impl Kept {
     pub(super) fn new() -> Self {
         Self {
             read: Lru::new(READ_BYTES),
+            replayed: Lru::new(REPLAYED_BYTES),
             packed: Lru::new(PACKED_BYTES),
             ahead: Lru::new(AHEAD_BYTES),
             since: HashMap::new(),
@@ -71,12 +76,16 @@ impl Kept {
             self.since.remove(&number);
             self.packed.insert(number, found);
         }
+        if let Some(found) = self.replayed.remove(number) {
+            self.read.insert(number, found);
+        }
         self.read.get(number).or_else(|| self.packed.get(number))
     }
 
-    /// Returns a chunk for the replay of a plan, which reads it several times.
+    /// Returns a chunk for the replay of a plan.
     pub(super) fn peek(&self, number: u32) -> Option<Found> {
-        let found = self.read.peek(number);
+        let read = self.read.peek(number);
+        let found = read.or_else(|| self.replayed.peek(number));
         let packed = || self.ahead.peek(number).or_else(|| self.packed.peek(number));
         found.or_else(packed)
     }
@@ -87,6 +96,11 @@ impl Kept {
             Found::Opened(_) => self.read.insert(number, found),
             Found::Packed(_) => self.packed.insert(number, found),
         };
+    }
+
+    /// Caches the content of a chunk that the replay of a plan read.
+    pub(super) fn add_replayed(&mut self, number: u32, chunk: Chunk) {
+        self.replayed.insert(number, Found::Opened(chunk));
     }
 
     /// Caches a chunk that was not read yet.
@@ -109,6 +123,7 @@ impl Kept {
     /// Drops a chunk that turned out to be something else.
     pub(super) fn forget(&mut self, number: u32) {
         self.read.remove(number);
+        self.replayed.remove(number);
         self.packed.remove(number);
         self.ahead.remove(number);
         self.since.remove(&number);
@@ -283,6 +298,23 @@ mod tests {
         assert!(matches!(kept.peek(0), Some(Found::Packed(_))));
         assert!(matches!(kept.peek(400), Some(Found::Opened(_))));
         assert!(kept.read.bytes <= READ_BYTES && kept.packed.bytes <= PACKED_BYTES);
+    }
+
+    #[test]
+    fn little_is_kept_of_what_was_replayed_and_what_a_program_reads_of_it_stays() {
+        let mut kept = Kept::new();
+        for number in 0..40 {
+            kept.add_replayed(number, Arc::new(vec![1; 131_072]));
+        }
+        assert!(kept.replayed.bytes <= REPLAYED_BYTES);
+        assert!(kept.peek(0).is_none() && kept.peek(39).is_some());
+        assert!(matches!(kept.get(39), Some(Found::Opened(_))));
+        for number in 40..80 {
+            kept.add_replayed(number, Arc::new(vec![1; 131_072]));
+        }
+        assert!(kept.peek(38).is_none() && kept.peek(39).is_some());
+        kept.forget(79);
+        assert!(kept.peek(79).is_none() && kept.get(79).is_none());
     }
 
     #[test]

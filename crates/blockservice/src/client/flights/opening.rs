@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use fetch::Priority;
+
 use super::kept::Found;
 use super::{Chunk, Flights, Keepable};
 
@@ -10,13 +12,13 @@ impl Flights {
     /// Returns a chunk that is in memory, for a reader.
     pub(in crate::client) fn recent(&self, number: u32) -> Option<Chunk> {
         let found = self.state.lock().kept.get(number)?;
-        self.open(number, &found)
+        self.open(number, &found, Priority::Demand)
     }
 
-    /// Returns a chunk that is in memory, for the replay of a plan, which reads it several times.
+    /// Returns a chunk that is in memory, for the replay of a plan, which comes to it once.
     pub(in crate::client) fn peek(&self, number: u32) -> Option<Chunk> {
         let found = self.state.lock().kept.peek(number)?;
-        self.open(number, &found)
+        self.open(number, &found, Priority::Plan)
     }
 
     /// Returns whether a chunk is in memory.
@@ -25,8 +27,9 @@ impl Flights {
     }
 
     /// Returns the content of a chunk, verified; `None`, which is logged, if it is wrong. Then it is
-    /// removed from memory, and is requested again, or read from another source.
-    pub(super) fn open(&self, number: u32, found: &Found) -> Option<Chunk> {
+    /// removed from memory, and is requested again, or read from another source. What a program reads is kept longer than
+    /// what the replay of a plan puts into the page cache.
+    pub(super) fn open(&self, number: u32, found: &Found, reader: Priority) -> Option<Chunk> {
         let arrived = match found {
             Found::Opened(chunk) => return Some(Arc::clone(chunk)),
             Found::Packed(arrived) => arrived,
@@ -41,10 +44,12 @@ impl Flights {
             return None;
         };
         let mut state = self.state.lock();
+        let opened = Arc::clone(&chunk);
         // Who fills a store keeps it there.
-        if state.kept.peek(number).is_some() {
-            let opened = Found::Opened(Arc::clone(&chunk));
-            state.kept.add_read(number, opened);
+        match reader {
+            _ if state.kept.peek(number).is_none() => {}
+            Priority::Demand => state.kept.add_read(number, Found::Opened(opened)),
+            Priority::Plan | Priority::Fill => state.kept.add_replayed(number, opened),
         }
         if arrived.is_first_time() {
             self.was_right();

@@ -107,7 +107,7 @@ impl Filling<'_> {
         let flights = self.held.flights;
         let (came, open) = self.held.take();
         flights.counters.late.fetch_add(open as u64, Relaxed);
-        let open = |number: &u32| flights.open(*number, came.get(number)?);
+        let open = |number: &u32| flights.open(*number, came.get(number)?, Priority::Fill);
         numbers.iter().map(open).collect()
     }
 }
@@ -183,7 +183,8 @@ impl Flights {
         };
         for (place, number) in found.iter_mut().zip(numbers) {
             if place.is_none() {
-                *place = came.get(number).and_then(|found| self.open(*number, found));
+                let came = came.get(number);
+                *place = came.and_then(|found| self.open(*number, found, priority));
             }
         }
     }
