@@ -14,6 +14,7 @@
 //! connection is reset.
 
 mod access;
+mod admitted;
 mod apart;
 mod attempt;
 mod body;
@@ -39,6 +40,7 @@ mod reply;
 mod route;
 mod scope;
 mod serve;
+mod write_timeout;
 
 use std::collections::HashMap;
 use std::io;

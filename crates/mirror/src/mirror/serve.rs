@@ -19,15 +19,16 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::Mirror;
+use super::admitted::{Admitted, Answered};
 use super::counters::Counters;
 use super::reply::{Refusal, Reply, set};
-use serving::connections::ConnectionCounts;
+use super::write_timeout::WriteTimeout;
 use serving::rate::{RateLimiter, RateLimiters};
 use serving::transport::part;
 
@@ -39,8 +40,6 @@ const HEADERS_MAX: usize = 64;
 const UNSENT_MAX: u32 = 128 << 10;
 /// How long a client may take for a head, and keep an idle connection.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a client may read nothing of a response.
-const TAKE_DEADLINE: Duration = Duration::from_secs(60);
 /// Connections beyond those of one address that are told at a time that they are; others are closed at once.
 const TURNED_AWAY: usize = 64;
 /// How long that may take, with what they ask.
@@ -51,9 +50,10 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// Limits of connections and of their rate.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeConfig {
-    /// Connections of all clients. More wait in the socket's queue.
+    /// Connections of all clients. Beyond them, those that wait for a request make room; else more wait in the socket's
+    /// queue.
     pub connections: u32,
-    /// Connections of one address. More are refused.
+    /// Connections of one address. Beyond them likewise; else more are refused.
     pub connections_of_one: u32,
     /// The limit of bytes per second of bodies to one address, if there is one.
     pub send_rate_of_one: Option<NonZeroU64>,
@@ -239,31 +239,29 @@ pub async fn take_connections<D, A, F>(
     A: Fn(D::Caller, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Reply> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(config.connections as usize));
-    let seats = Arc::new(ConnectionCounts::default());
+    let admitted = Admitted::new(config.connections, config.connections_of_one);
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
     loop {
         let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, acceptor.next().await)
+            let (stream, peer) = acceptor.next().await?;
+            Ok::<_, io::Error>((stream, peer, admitted.admit(peer).await))
         };
-        let (place, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             next = next => next,
             _ = closed.wait_for(|closed| *closed) => break,
         };
-        let (stream, peer) = match accepted {
+        let (stream, peer, connection) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 log::warn!("cannot accept a connection: {error}");
                 // Most likely descriptors have run out: some will come back.
+                admitted.make_room(|_| true);
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let Some(seat) = seats.take(peer, config.connections_of_one as usize) else {
+        let Some(connection) = connection else {
             log::debug!("{peer:?} has too many connections");
-            // What waits for it is a place for those who have one.
-            drop(place);
             if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
                 let closed = closed.clone();
                 tokio::spawn(async move {
@@ -275,13 +273,23 @@ pub async fn take_connections<D, A, F>(
         };
         let (answer, closed) = (answer.clone(), closed.clone());
         tokio::spawn(async move {
-            converse(stream, peer, closed, answer).await;
-            drop((place, seat));
+            let answer = |peer, request| {
+                let (answering, reply) = (connection.begin(), answer(peer, request));
+                async {
+                    reply
+                        .await
+                        .map(|inner| Answered::new(inner, answering).boxed())
+                }
+            };
+            let stream = WriteTimeout::new(stream, || connection.begin());
+            tokio::select! {
+                () = converse(stream, peer, closed, answer) => {}
+                () = connection.ended() => log::debug!("{peer:?} was waited for, and made room"),
+            }
         });
     }
     drop(acceptor);
-    let all = places.acquire_many(config.connections);
-    if timeout(DRAIN, all).await.is_err() {
+    if !admitted.wait_until_over(DRAIN).await {
         log::warn!("shutting down although requests are in progress");
     }
 }
@@ -299,7 +307,7 @@ where
 }
 
 /// Answers one request of a connection that is one too many, whatever it asks, and closes it.
-async fn turn_away<S, C>(mut stream: S, peer: C, closed: watch::Receiver<bool>)
+async fn turn_away<S, C>(stream: S, peer: C, closed: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: Copy + Debug,
@@ -309,6 +317,7 @@ where
         set(&mut reply, CONNECTION, "close");
         reply
     };
+    let mut stream = WriteTimeout::new(stream, || ());
     let answered = timeout(TURNING_AWAY, exchange(&mut stream, peer, closed, answer));
     if answered.await.is_ok() {
         part(&mut stream).await;
@@ -331,7 +340,7 @@ where
         .header_read_timeout(HEAD_DEADLINE)
         .max_buf_size(HEAD_MAX)
         .max_headers(HEADERS_MAX)
-        .serve_connection(TokioIo::new(WriteTimeout::new(stream)), service);
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let asked_to_end = async { drop(closed.wait_for(|closed| *closed).await) };
     let ended = tokio::select! {
@@ -347,81 +356,5 @@ where
     };
     if let Err(error) = ended {
         log::debug!("{peer:?}: {error}");
-    }
-}
-
-/// A stream that fails when its peer takes nothing for too long: hyper has a deadline for what
-/// comes, and none for what goes.
-struct WriteTimeout<S> {
-    stream: S,
-    waiting: Option<Pin<Box<Sleep>>>,
-}
-
-impl<S> WriteTimeout<S> {
-    const fn new(stream: S) -> Self {
-        Self {
-            stream,
-            waiting: None,
-        }
-    }
-
-    fn bounded<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.waiting = None;
-            return written;
-        }
-        let waiting = self
-            .waiting
-            .get_or_insert_with(|| Box::pin(sleep(TAKE_DEADLINE)));
-        waiting
-            .as_mut()
-            .poll(context)
-            .map(|()| Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.bounded(context, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.bounded(context, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

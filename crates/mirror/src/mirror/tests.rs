@@ -534,6 +534,36 @@ async fn what_is_here_and_not_proved_is_not_given_while_nothing_may_be_asked() {
 /// Who has as many connections as it may hears so on the next one, and not that the mirror is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_too_many_connections_is_told() {
+    served(0, |address| {
+        for method in ["GET", "HEAD", "PUT"].repeat(10) {
+            let said = asked_for_api(address, method);
+            assert!(said.starts_with("HTTP/1.1 503 "), "{method}: {said}");
+            assert!(said.contains("connection: close"), "{said}");
+            assert_eq!(said.contains("TOOMANYREQUESTS"), method != "HEAD", "{said}");
+        }
+    })
+    .await;
+}
+
+/// Those that send nothing are waited for until their deadline only while nobody else comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_send_nothing_keep_nobody_out() {
+    served(8, |address| {
+        let silent: Vec<_> = (0..200)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let since = Instant::now();
+        while !asked_for_api(address, "GET").starts_with("HTTP/1.1 200 ") {
+            // Half of the time that a client has for its head.
+            assert!(since.elapsed() < Duration::from_secs(15), "no place");
+        }
+        drop(silent);
+    })
+    .await;
+}
+
+/// Runs `with` beside a mirror that lets one address have so many connections.
+async fn served(connections_of_one: u32, with: impl FnOnce(SocketAddr) + Send + 'static) {
     let (dir, registry) = (tempfile::tempdir().unwrap(), Registry::start());
     let mirror = mirror(
         dir.path(),
@@ -542,27 +572,14 @@ async fn who_has_too_many_connections_is_told() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let config = ServeConfig {
-        connections_of_one: 2,
+        connections_of_one,
         ..ServeConfig::default()
     };
     let (close, closed) = tokio::sync::watch::channel(false);
     let serving = tokio::spawn(serve(mirror, listener, config, closed));
-    let asked = tokio::task::spawn_blocking(move || {
-        // They are taken in the order in which they come.
-        let both = [address; 2].map(|address| TcpStream::connect(address).unwrap());
-        for method in ["GET", "HEAD", "PUT"].repeat(10) {
-            let said = asked_for_api(address, method);
-            assert!(said.starts_with("HTTP/1.1 503 "), "{method}: {said}");
-            assert!(said.contains("connection: close"), "{said}");
-            assert_eq!(said.contains("TOOMANYREQUESTS"), method != "HEAD", "{said}");
-        }
-        drop(both);
-        let since = Instant::now();
-        while !asked_for_api(address, "GET").starts_with("HTTP/1.1 200 ") {
-            assert!(since.elapsed() < Duration::from_secs(60), "no place again");
-        }
-    });
-    asked.await.unwrap();
+    tokio::task::spawn_blocking(move || with(address))
+        .await
+        .unwrap();
     close.send(true).unwrap();
     serving.await.unwrap();
 }
