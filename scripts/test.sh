@@ -40,7 +40,9 @@ images=$!
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
 # Clippy's driver is the compiler with more lints. Where it compiles what is tested, nothing is compiled a second time only
 # to be checked.
-export RUSTC_WORKSPACE_WRAPPER=clippy-driver RUSTFLAGS="-D warnings"
+driver=$(command -v clippy-driver) || driver=$(rustc --print sysroot)/bin/clippy-driver
+[ -x "$driver" ] || die "clippy is missing: rustup component add clippy"
+export RUSTC_WORKSPACE_WRAPPER=$driver RUSTFLAGS="-D warnings"
 step cargo fmt --check
 step cargo xtask layers
 step cargo xtask size
