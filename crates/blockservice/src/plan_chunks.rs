@@ -46,22 +46,8 @@ pub fn by_chunk(plan: &ReplayPlan) -> ReplayPlan {
 
 #[cfg(test)]
 mod tests {
-    use blocks::{BlockIndex, BlockRange};
-
     use super::*;
-
-    fn plan(extents: &[(u32, u64, u64)]) -> ReplayPlan {
-        let extent = |(file, first, blocks): &(u32, u64, u64)| Extent {
-            file: FileId(*file),
-            range: BlockRange::with_len(BlockIndex(*first), *blocks),
-            bin: 0,
-            seen: 1,
-        };
-        ReplayPlan {
-            extents: extents.iter().map(extent).collect(),
-            ..ReplayPlan::default()
-        }
-    }
+    use crate::plan_order::tests::plan;
 
     fn ranges(plan: &ReplayPlan) -> Vec<(u32, u64, u64)> {
         let range = |e: &Extent| (e.file.0, e.range.start().0, e.range.len());

@@ -26,7 +26,7 @@ pub fn plan_order(index: &Index, plan: &ReplayPlan) -> Vec<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use blocks::testing::{Node, tree};
@@ -49,7 +49,8 @@ mod tests {
         Index::new(b"a", Arc::new(tree(&nodes).unwrap()), chunks.collect()).unwrap()
     }
 
-    fn plan(extents: &[(u32, u64, u64)]) -> ReplayPlan {
+    /// Returns a plan of extents: file, first block, blocks.
+    pub(crate) fn plan(extents: &[(u32, u64, u64)]) -> ReplayPlan {
         let extent = |(file, first, blocks): &(u32, u64, u64)| Extent {
             file: FileId(*file),
             range: BlockRange::with_len(BlockIndex(*first), *blocks),
