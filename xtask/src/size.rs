@@ -26,11 +26,6 @@ const EXCEPTIONS: &[Exception] = &[
         reason: "one rig, and each promise of the mirror as a test of it",
     },
     Exception {
-        path: "crates/mirror/src/mirror/tests.rs",
-        function: None,
-        reason: "one rig, and each way that a registry misbehaves as a test of it",
-    },
-    Exception {
         path: "crates/fdstore/tests/actor/mod.rs",
         function: Some("obey"),
         reason: "a table: each command of the actor, with what it does",
