@@ -38,11 +38,10 @@ images=$!
 
 # Without tables of lines, a fifth less is to be compiled and linked; a panic says its line all the same.
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
-# Clippy's driver is the compiler with more lints. Where it compiles what is tested, nothing is compiled a second time only
-# to be checked.
-driver=$(command -v clippy-driver) || driver=$(rustc --print sysroot)/bin/clippy-driver
-[ -x "$driver" ] || die "clippy is missing: rustup component add clippy"
-export RUSTC_WORKSPACE_WRAPPER=$driver RUSTFLAGS="-D warnings"
+# What is tested is checked while it is compiled: see there.
+CLIPPY=$(command -v clippy-driver) || CLIPPY=$(rustc --print sysroot)/bin/clippy-driver
+[ -x "$CLIPPY" ] || die "clippy is missing: rustup component add clippy"
+export CLIPPY DOCS=$REPO/target/docs RUSTC_WORKSPACE_WRAPPER=$REPO/scripts/compile.sh RUSTFLAGS="-D warnings"
 step cargo fmt --check
 step cargo xtask layers
 step cargo xtask size
@@ -63,8 +62,9 @@ else
     unchecked="known vulnerabilities of dependencies, because $database cannot be reached"
 fi
 [ -z "$unchecked" ] || say "NOT CHECKED: $unchecked"
-step cargo check --quiet -p yolofs # with nothing above it in the build
-step cargo check --quiet -p cli    # and this as a user gets it: no feature that only tests ask for
+# Built, not checked: what they need of other people's is built for the tests then, too.
+step cargo build --quiet -p yolofs --lib # with nothing above it in the build
+step cargo build --quiet -p cli          # and this as a user gets it: no feature that only tests ask for
 # musl has other types in places; what calls the C library directly shows that first.
 musl=x86_64-unknown-linux-musl
 if [ -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then
@@ -80,7 +80,6 @@ if [ -d "$(rustc --print sysroot)/lib/rustlib/$other" ]; then
 else
     say "rawio is not compiled for aarch64: rustup target add $other"
 fi
-RUSTDOCFLAGS='-D warnings' step cargo doc --quiet --workspace --lib --no-deps
 step packaging/check.sh
 
 step cargo xtask test --no-run
