@@ -74,7 +74,9 @@ fn a_fill_takes_few_requests_and_each_chunk_once() {
         assert_eq!(counts.duplicate_bytes, 0, "{counts:?}");
     });
     assert_eq!(machine.local.stats().chunks, ALL);
-    assert!(machine.line.sent(READ) <= 4, "{}", machine.line.sent(READ));
+    // Four, and more where the line seems slow: how much is asked for at once is measured.
+    let requests = machine.line.sent(READ);
+    assert!(requests as u64 <= ALL / 5, "{requests} for {ALL}");
 }
 
 #[test]

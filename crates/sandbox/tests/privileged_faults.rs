@@ -107,7 +107,10 @@ while True: time.sleep(1000)",
     let program = command(["/tmp/program", "", ""]);
     std::thread::scope(|scope| {
         let started = scope.spawn(|| rig.sandboxes().exec(&sandbox, &program, nulls()).map(drop));
-        Rig::wait_until("it is kept", || out(&sandbox) == "up\nasked\n");
+        Rig::wait_until("it is kept", || {
+            assert!(!started.is_finished(), "it is not kept");
+            out(&sandbox).starts_with("up\nasked\n")
+        });
         let (tell, told) = channel();
         let looked = Arc::clone(&sandbox);
         let looks = std::thread::spawn(move || tell.send(looked.processes().map(|all| all.len())));
