@@ -244,3 +244,71 @@ fn privileged_clients_that_take_nothing_do_not_fill_the_memory() {
         mirror.get(&path("l0"), &[]).status == 200
     });
 }
+
+/// A small file system, until it is dropped.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mount() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs"]);
+        lab::ok(mount.arg(dir.path()));
+        Self(dir)
+    }
+
+    /// Takes all of its room, and returns the file that has it.
+    fn fill(&self) -> std::path::PathBuf {
+        let filler = self.0.path().join("filler");
+        let mut file = fs::File::create(&filler).unwrap();
+        let full = std::iter::repeat_with(|| file.write_all(&[7; 4096]));
+        let full = full.flat_map(Result::err).next().unwrap();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        filler
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _umounted = std::process::Command::new("umount")
+            .args(["-l".as_ref(), self.0.path().as_os_str()])
+            .status();
+    }
+}
+
+#[test]
+fn privileged_after_the_disk_was_full_manifests_are_kept_again() {
+    let small = Small::mount();
+    let store = small.0.path().join("store");
+    let registry = Hostile::start();
+    let mirror = registry.mirror(&store);
+    pull(&mirror, "small");
+    let filler = small.fill();
+    // While there is no room, each comes from the registry.
+    for number in 0..300 {
+        pull(&mirror, &format!("s{number}"));
+    }
+    pull(&mirror, "small");
+    let bodies = || registry.sent.bodies.load(SeqCst);
+    // What was not there before comes again and again.
+    let is_kept = |mirror: &Mirror| {
+        pull(mirror, "snew");
+        let before = bodies();
+        pull(mirror, "snew");
+        bodies() == before
+    };
+    assert!(!is_kept(&mirror), "there was room");
+    // Nor does a mirror need room to start.
+    mirror.kill();
+    let mirror = registry.mirror(&store);
+    for number in 0..50 {
+        pull(&mirror, &format!("s{number}"));
+    }
+    fs::remove_file(filler).unwrap();
+    lab::until("manifests are kept again", || is_kept(&mirror));
+    mirror.kill();
+    let mirror = registry.mirror(&store);
+    let before = bodies();
+    pull(&mirror, "snew");
+    assert_eq!(bodies(), before, "it was on the disk");
+}

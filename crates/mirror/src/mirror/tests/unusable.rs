@@ -1,0 +1,58 @@
+//! A catalog whose file cannot be used.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+/// As on a disk that fails, or has no room for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_catalog_images_cost_requests_and_it_is_used_again_later() {
+    let (dir, registry) = (tempfile::tempdir().unwrap(), Registry::start());
+    // Nothing can be made where it leads to.
+    symlink("nowhere/catalog", dir.path().join("catalog.redb")).unwrap();
+    let layer = vec![7; 3 << 20];
+    let digest = registry.put_blob("a/app", &layer);
+    registry.put("a/app/manifests/v1", &naming(&[&digest]));
+    // A crash left all of the layer: it is confirmed once, though that cannot be noted.
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let journal = serde_json::json!({
+        "size": layer.len(), "etag": null, "boot": boot.trim(), "synced": 0,
+    });
+    let part = dir
+        .path()
+        .join("parts")
+        .join(format!("sha256-{}", digest.hex()));
+    fs::create_dir(dir.path().join("parts")).unwrap();
+    fs::write(&part, &layer).unwrap();
+    fs::write(part.with_extension("json"), journal.to_string()).unwrap();
+    let mirror = mirror(
+        dir.path(),
+        vec![(registry.upstream("docker.io"), Access::All)],
+    );
+    let blob = format!("docker.io/a/app/blobs/{digest}");
+    for _ in 0..3 {
+        let tag = get(&mirror, "docker.io/a/app/manifests/v1", None).await;
+        assert_eq!(tag.0, 200);
+        let came = timeout(Duration::from_secs(60), get(&mirror, &blob, None)).await;
+        let (status, _, body) = came.unwrap();
+        assert!(status == 200 && body == layer, "{status}");
+    }
+    let asked = registry.count("HEAD /v2/a/app/blobs/");
+    assert!(asked <= 6, "{asked} requests for three pulls");
+    // Now there is room.
+    fs::create_dir(dir.path().join("nowhere")).unwrap();
+    let manifests = || registry.count("GET /v2/a/app/manifests/");
+    let is_kept = async {
+        loop {
+            let before = manifests();
+            let tag = get(&mirror, "docker.io/a/app/manifests/v1", None).await;
+            assert_eq!(tag.0, 200);
+            if manifests() == before {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), is_kept).await.unwrap();
+}
