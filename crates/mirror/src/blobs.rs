@@ -176,7 +176,7 @@ impl BlobCache {
         worth: Box<Worth>,
     ) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
-        let lock = regular::open_to_write(&dir.join("lock"), Links::Followed, true)?;
+        let lock = lock_file(&dir.join("lock"))?;
         lock.try_lock()
             .map_err(|error| io::Error::new(io::ErrorKind::ResourceBusy, error))?;
         let (mut whole, mut parts) = (Vec::new(), HashMap::new());
@@ -510,6 +510,17 @@ impl CacheState {
             .chain(self.parts.values().copied())
             .chain(growing)
             .sum()
+    }
+}
+
+/// Opens the file that the process with the cache has locked. A file system that can only be read has one from before.
+fn lock_file(path: &Path) -> io::Result<File> {
+    match regular::open_to_write(path, Links::Followed, true) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            log::warn!("{} can only be read: nothing new is kept", path.display());
+            regular::open(path, Links::Followed)
+        }
+        opened => opened,
     }
 }
 

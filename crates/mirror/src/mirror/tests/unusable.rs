@@ -56,3 +56,38 @@ async fn without_a_catalog_images_cost_requests_and_it_is_used_again_later() {
     };
     timeout(Duration::from_secs(60), is_kept).await.unwrap();
 }
+
+/// The registry has it: nobody goes without it because the disk fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_that_the_disk_fails_is_passed_through() {
+    let (dir, registry) = (tempfile::tempdir().unwrap(), Registry::start());
+    let layer = vec![7; 3 << 20];
+    let digest = registry.put_blob("a/app", &layer);
+    let mirror = mirror(
+        dir.path(),
+        vec![(registry.upstream("docker.io"), Access::All)],
+    );
+    let blob = format!("docker.io/a/app/blobs/{digest}");
+    let comes = async || {
+        let (status, _, body) = get(&mirror, &blob, None).await;
+        assert!(status == 200 && body == layer, "{status}");
+    };
+    let file = dir.path().join("blobs/sha256").join(digest.hex());
+    let part = dir
+        .path()
+        .join("parts")
+        .join(format!("sha256-{}", digest.hex()));
+    // No part of it can be made.
+    symlink(&part, &part).unwrap();
+    comes().await;
+    assert!(!file.exists());
+    fs::remove_file(&part).unwrap();
+    comes().await;
+    comes().await;
+    assert!(file.exists());
+    // All of it is there, and cannot be opened.
+    fs::remove_file(&file).unwrap();
+    symlink(&file, &file).unwrap();
+    comes().await;
+    comes().await;
+}
