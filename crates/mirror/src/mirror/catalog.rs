@@ -143,10 +143,16 @@ impl Catalog {
     }
 
     /// Returns how many manifests need a blob, and the time of the last request for one of these,
-    /// in seconds since 1970.
+    /// in seconds since 1970. While that is not known, one does.
     pub(super) fn worth(&self, digest: &BlobDigest) -> (usize, u64) {
         let (needed, used) = self.needs.lock().of(digest);
-        (needed, used / 1000)
+        let least = usize::from(!self.file.is_open());
+        (needed.max(least), used / 1000)
+    }
+
+    /// Returns whether it is known which images are here: the file can be used.
+    pub(super) fn is_known(&self) -> bool {
+        self.database().is_some()
     }
 
     pub(super) fn manifest_count(&self) -> usize {

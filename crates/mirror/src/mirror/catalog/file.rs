@@ -73,6 +73,11 @@ impl CatalogFile {
         Some(opened)
     }
 
+    /// Returns whether the file is in use.
+    pub(super) fn is_open(&self) -> bool {
+        self.database.read().is_some()
+    }
+
     /// Takes another database in place of this one.
     pub(super) fn replace(&self, database: Database) {
         *self.database.write() = Some(Arc::new(database));

@@ -40,6 +40,14 @@ async fn without_a_catalog_images_cost_requests_and_it_is_used_again_later() {
     }
     let asked = registry.count("HEAD /v2/a/app/blobs/");
     assert!(asked <= 6, "{asked} requests for three pulls");
+    // It is not known which image needs a blob: then each counts as needed.
+    let other = registry.put_blob("a/app", b"a layer of another image");
+    let path = format!("docker.io/a/app/blobs/{other}");
+    assert_eq!(get(&mirror, &path, None).await.0, 200);
+    while !mirror.blobs.is_here(&BlobKey::open(other.clone())) || mirror.blobs.growing_count() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(mirror.blobs().collect(Duration::ZERO).blobs, 0);
     // Now there is room.
     fs::create_dir(dir.path().join("nowhere")).unwrap();
     let manifests = || registry.count("GET /v2/a/app/manifests/");
