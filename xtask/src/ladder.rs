@@ -70,6 +70,7 @@ const LADDER: &[Rung] = &[
             "chunks",
             "distribution",
             "ranges",
+            "rawio",
             "serving",
             "testkit",
         ],

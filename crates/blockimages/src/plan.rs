@@ -216,12 +216,8 @@ impl StartPlan {
     pub fn decode(bytes: &[u8]) -> Result<Self, PlanError> {
         let (header, rest) = bytes
             .split_first_chunk::<HEADER_BYTES>()
-            .filter(|(header, _)| header.starts_with(&MAGIC))
             .ok_or(PlanError::Magic)?;
-        let (layers, reads) = (number(header, 8), number(header, 12));
-        if layers > LAYERS_MAX as u64 || reads > TRACE_RECORDS_MAX {
-            return Err(PlanError::Rule("it has too many layers or reads"));
-        }
+        let (layers, reads) = counts(header)?;
         let digests = layers * DIGEST_BYTES as u64;
         if rest.len() as u64 != digests + reads * READ_BYTES as u64 {
             return Err(PlanError::Rule("its length is not what its header says"));
@@ -242,10 +238,8 @@ impl StartPlan {
             .iter()
             .map(|read| PlannedRead::decode(read, layers.len()));
         let reads = reads.collect::<Option<_>>();
-        let mut stamp = [0; 8];
-        stamp.copy_from_slice(&header[16..24]);
         Ok(Self {
-            recorded_at: u64::from_le_bytes(stamp),
+            recorded_at: recorded_at(header),
             reads: reads.ok_or(PlanError::Rule("a read is of no layer, or of no blocks"))?,
             layers,
         })
@@ -268,6 +262,50 @@ impl PlannedRead {
         let bounded = (1..=READ_BLOCKS_MAX).contains(&read.blocks) && read.first <= BLOCK_MAX;
         (known && bounded).then_some(read)
     }
+}
+
+/// What the beginning of a file says of a plan, which is not verified yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlanHead {
+    pub(crate) recorded_at: u64,
+    pub(crate) layers: Vec<Digest>,
+}
+
+impl PlanHead {
+    /// The most bytes that it has.
+    pub(crate) const BYTES_MAX: usize = HEADER_BYTES + LAYERS_MAX * DIGEST_BYTES;
+
+    /// Decodes the first bytes of a file.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, PlanError> {
+        let (header, rest) = bytes
+            .split_first_chunk::<HEADER_BYTES>()
+            .ok_or(PlanError::Magic)?;
+        let layers = usize::try_from(counts(header)?.0).map_err(|_| PlanError::Magic)?;
+        let digests = rest.as_chunks::<DIGEST_BYTES>().0;
+        let digests = digests.get(..layers).ok_or(PlanError::Damaged)?;
+        Ok(Self {
+            recorded_at: recorded_at(header),
+            layers: digests.iter().copied().map(Digest).collect(),
+        })
+    }
+}
+
+/// Returns the numbers of layers and reads, which are bounded.
+fn counts(header: &[u8; HEADER_BYTES]) -> Result<(u64, u64), PlanError> {
+    if !header.starts_with(&MAGIC) {
+        return Err(PlanError::Magic);
+    }
+    let (layers, reads) = (number(header, 8), number(header, 12));
+    if layers > LAYERS_MAX as u64 || reads > TRACE_RECORDS_MAX {
+        return Err(PlanError::Rule("it has too many layers or reads"));
+    }
+    Ok((layers, reads))
+}
+
+fn recorded_at(header: &[u8; HEADER_BYTES]) -> u64 {
+    let mut stamp = [0; 8];
+    stamp.copy_from_slice(&header[16..24]);
+    u64::from_le_bytes(stamp)
 }
 
 fn number(header: &[u8; HEADER_BYTES], at: usize) -> u64 {

@@ -116,6 +116,8 @@ pub struct Catalog {
 #[derive(Debug, Default)]
 struct CatalogState {
     names: BTreeMap<Vec<u8>, ContentId>,
+    /// Whether the disk failed records of names: it is not known which indexes these mean.
+    has_unread: bool,
     used: HashMap<ContentId, Weak<Index>>,
     pins: BTreeSet<Vec<u8>>,
     indexes: Indexes,
@@ -135,7 +137,15 @@ impl Catalog {
         let names = dir.join("names");
         for entry in fs::read_dir(&names).map_err(failed(&names))? {
             let path = entry.map_err(failed(&names))?.path();
-            let bytes = regular::read(&path, Links::Followed, RECORD_MAX).map_err(failed(&path))?;
+            // One that is damaged hides no other.
+            let bytes = match regular::read(&path, Links::Followed, RECORD_MAX) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    log::warn!("{} cannot be read: ignored: {error}", path.display());
+                    state.has_unread |= is_unread(&error);
+                    continue;
+                }
+            };
             match bytes.split_first_chunk::<32>() {
                 Some((id, name)) if path.ends_with(ContentId::of(name).to_string()) => {
                     state.names.insert(name.to_vec(), ContentId(*id));
@@ -144,7 +154,7 @@ impl Catalog {
                 _ => log::warn!("{} is not the record of a source: ignored", path.display()),
             }
         }
-        state.pins = pins::read(&dir.join(pins::DIR))?;
+        state.pins = pins::read(&dir.join(pins::DIR), &state.names)?;
         state.indexes = Indexes::read(&dir.join("indexes"))?;
         Ok(Self {
             dir: dir.to_owned(),
@@ -236,13 +246,23 @@ impl Catalog {
     /// If they cannot be listed or removed.
     pub fn collect(&self) -> Result<u64, CatalogError> {
         let _turn = self.write_lock.lock();
-        let named: HashSet<ContentId> = self.state.lock().names.values().copied().collect();
+        let named: HashSet<ContentId> = {
+            let state = self.state.lock();
+            if state.has_unread {
+                log::warn!("no index is removed: not all names could be read");
+                return Ok(0);
+            }
+            state.names.values().copied().collect()
+        };
         let mut removed = 0;
         let dir = self.dir.join("indexes");
         for entry in fs::read_dir(&dir).map_err(failed(&dir))? {
-            let path = entry.map_err(failed(&dir))?.path();
+            let entry = entry.map_err(failed(&dir))?;
+            let path = entry.path();
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             let name = path.file_name().and_then(|name| name.to_str());
-            let Some(id) = name.and_then(|name| name.parse::<ContentId>().ok()) else {
+            let id = name.and_then(|name| name.parse::<ContentId>().ok());
+            let Some(id) = id.filter(|_| is_file) else {
                 continue;
             };
             if named.contains(&id) {
@@ -280,7 +300,7 @@ impl Catalog {
             let dir = File::open(&self.dir)?;
             let lock = FileLock::of(dir, &self.dir, LOCK_PATIENCE, WRITES);
             let _turn = lock.map_err(io::Error::other)?;
-            let mut file = File::create(&aside)?;
+            let mut file = regular::create_anew(&aside)?;
             content(&mut file)?;
             file.sync_all()?;
             fs::rename(&aside, path)?;
@@ -289,6 +309,12 @@ impl Catalog {
         };
         written().map_err(failed(path))
     }
+}
+
+/// Returns whether a record may be there, and the disk failed it.
+fn is_unread(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, InvalidInput, NotFound};
+    !matches!(error.kind(), FileTooLarge | InvalidInput | NotFound)
 }
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> CatalogError {
@@ -382,30 +408,117 @@ mod tests {
         });
     }
 
-    /// Workers write to the catalog of `--nic-cache`: one that was broken into may have put anything there.
+    /// Puts what is no record at a path.
+    const IN_ITS_PLACE: [fn(&Path); 5] = [
+        |path| mkfifo(path, Mode::S_IRWXU).unwrap(),
+        |path| fs::create_dir_all(path.join("a")).unwrap(),
+        |path| fs::write(path, [7; 10]).unwrap(),
+        |path| fs::write(path, [7; 1000]).unwrap(),
+        |path| std::os::unix::fs::symlink("nowhere", path).unwrap(),
+    ];
+
+    /// Workers write to the catalog of `--nic-cache`: one that was broken into may have put anything there, and so may a
+    /// disk that fails. The other sources are what they were, and nothing is waited for.
     #[test]
-    fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
-        let index = index(b"index");
-        for sub in ["names", "indexes", pins::DIR] {
+    fn what_is_no_record_hides_no_other() {
+        let index = [index(b"web"), index(b"db")];
+        for (put, sub) in IN_ITS_PLACE
+            .iter()
+            .flat_map(|put| ["names", "indexes", pins::DIR, "boots"].map(|sub| (put, sub)))
+        {
             let dir = tempfile::tempdir().unwrap();
             let catalog = Catalog::open(dir.path()).unwrap();
-            catalog.add(b"web", &index).unwrap();
-            catalog.note_pin(b"web").unwrap();
+            let boot = (ContentId::of(b"boot"), [b"boot".to_vec()]);
+            for (name, index) in [&b"web"[..], b"db"].into_iter().zip(&index) {
+                catalog.add(name, index).unwrap();
+                catalog.note_pin(name).unwrap();
+                catalog.keep_boot(&index.id(), &boot.0, &boot.1, 1).unwrap();
+            }
             drop(catalog);
-            let file = fs::read_dir(dir.path().join(sub)).unwrap().next();
-            let path = file.unwrap().unwrap().path();
-            fs::remove_file(&path).unwrap();
-            mkfifo(&path, Mode::S_IRWXU).unwrap();
+            let web = match sub {
+                "names" | "pins" => ContentId::of(b"web"),
+                _ => index[0].id(),
+            };
+            let path = dir.path().join(sub).join(web.to_string());
+            fs::remove_dir_all(&path)
+                .or_else(|_| fs::remove_file(&path))
+                .unwrap();
+            put(&path);
+            put(&dir
+                .path()
+                .join(sub)
+                .join(ContentId::of(b"other").to_string()));
             let (tell, told) = channel();
             std::thread::spawn(move || {
-                let read = Catalog::open(dir.path()).and_then(|catalog| catalog.source(b"web"));
-                tell.send(read.map(drop)).unwrap();
+                let catalog = Catalog::open(dir.path());
+                tell.send((catalog, dir)).unwrap();
             });
-            let read = told.recv_timeout(Duration::from_secs(30));
-            assert!(
-                matches!(read, Ok(Err(CatalogError::Io { .. }))),
-                "{sub}: {read:?}"
+            let opened = told.recv_timeout(Duration::from_secs(30));
+            let (catalog, _dir) = opened.expect("it waits for a pipe");
+            let catalog = catalog.unwrap();
+            assert!(catalog.limit_indexes(1 << 30).is_ok() && catalog.limit_boots(1 << 30).is_ok());
+            assert_eq!(
+                catalog.source(b"db").unwrap().unwrap().id(),
+                index[1].id(),
+                "{sub}"
             );
+            assert!(catalog.is_pinned(b"db"));
+            assert_eq!(catalog.boots(&index[1].id()).len(), 1, "{sub}");
+            assert!(catalog.is_pinned(b"web"), "{sub}");
+            match (sub, catalog.source(b"web")) {
+                ("names", Ok(None)) | ("indexes", Err(_)) | ("pins" | "boots", Ok(Some(_))) => {}
+                (sub, found) => panic!("{sub}: {found:?}"),
+            }
+            // It is in the way of nothing that is removed, or comes.
+            catalog.limit_boots(0).unwrap();
+            catalog.collect().unwrap();
+            if sub != pins::DIR {
+                catalog.forget_pin(b"web").unwrap();
+                catalog.forget_pin(b"db").unwrap();
+                catalog.limit_indexes(0).unwrap();
+                assert!(catalog.source(b"db").unwrap().is_none(), "{sub}");
+                catalog.limit_indexes(1 << 30).unwrap();
+            }
+            catalog.add(b"new", &index[1]).unwrap();
+        }
+    }
+
+    #[test]
+    fn indexes_whose_names_the_disk_failed_are_not_collected() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        let index = index(b"one");
+        catalog.add(b"one", &index).unwrap();
+        let path = catalog.name_path(b"one");
+        drop(catalog);
+        let name = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        // What cannot be opened, though something is there.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        assert_eq!(catalog.collect().unwrap(), 0);
+        drop(catalog);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, name).unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        assert_eq!(catalog.source(b"one").unwrap().unwrap().id(), index.id());
+    }
+
+    #[test]
+    fn a_pipe_or_a_link_in_the_place_of_what_is_written_is_removed() {
+        let index = index(b"web");
+        for put in [IN_ITS_PLACE[0], IN_ITS_PLACE[4]] {
+            let dir = tempfile::tempdir().unwrap();
+            let catalog = Catalog::open(dir.path()).unwrap();
+            put(&dir.path().join("writing"));
+            let (tell, told) = channel();
+            let added = index.clone();
+            std::thread::spawn(move || tell.send(catalog.add(b"web", &added)).unwrap());
+            let added = told.recv_timeout(Duration::from_secs(30));
+            added.expect("it waits for the pipe").unwrap();
+            assert!(!dir.path().join("nowhere").exists());
+            let catalog = Catalog::open(dir.path()).unwrap();
+            assert!(catalog.source(b"web").unwrap().is_some());
         }
     }
 

@@ -6,13 +6,18 @@
 mod block_export;
 mod block_layers;
 
+use std::collections::HashMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use block_export::{Process, arg, export, export_of, succeeds, yolofs};
 use block_layers::{Mounted, first_difference, lower, packed, seen, unpacked, upper};
+use blocks::Digest;
+use oci::digest_of;
 use serde_json::json;
 use testkit::layouts::{LayoutDir, named};
 use testkit::registries::{Kind, Registry};
@@ -310,4 +315,125 @@ fn privileged_block_an_image_that_refers_to_the_layers_of_another_is_mounted_els
     succeeds(second.yolofs().args(prewarm));
     drop(registry);
     second.start(&["--background", "plan"]);
+}
+
+/// A registry whose tag means another of its images with each request.
+struct Moving {
+    address: SocketAddr,
+    /// The digest of each image's manifest, and of the blobs of its layers.
+    images: Vec<(Digest, Vec<String>)>,
+}
+
+impl Moving {
+    fn start() -> Self {
+        let blob = |bytes: Vec<u8>| (digest_of(&bytes), bytes);
+        let descriptor = |kind: &str, (digest, bytes): &(Digest, Vec<u8>)| {
+            let media_type = format!("application/vnd.oci.image.{kind}");
+            json!({"mediaType": media_type, "digest": digest, "size": bytes.len()})
+        };
+        let mut has = HashMap::new();
+        let (mut tagged, mut images) = (Vec::new(), Vec::new());
+        for number in 0..2 {
+            let layers: Vec<_> = (0..3).map(|layer| blob(vec![number, layer])).collect();
+            let diff_ids: Vec<_> = layers.iter().map(|(digest, _)| digest).collect();
+            let config = json!({
+                "architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids},
+            });
+            let config = blob(config.to_string().into_bytes());
+            let described = layers.iter().map(|layer| {
+                let mut described = descriptor("layer.v1.tar", layer);
+                described["annotations"] = json!({
+                    "containerd.io/snapshot/overlaybd/blob-digest": layer.0,
+                    "containerd.io/snapshot/overlaybd/blob-size": "2",
+                });
+                described
+            });
+            let manifest = json!({
+                "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "config": descriptor("config.v1+json", &config), "layers": described.collect::<Vec<_>>(),
+            });
+            let manifest = blob(manifest.to_string().into_bytes());
+            images.push((
+                manifest.0,
+                layers
+                    .iter()
+                    .map(|(digest, _)| digest.to_string())
+                    .collect(),
+            ));
+            tagged.push(manifest.1.clone());
+            has.extend([config, manifest].map(|(digest, bytes)| (digest.to_string(), bytes)));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // It ends with the test.
+        std::thread::spawn(move || {
+            let mut tagged = tagged.iter().cycle();
+            for client in listener.incoming().map_while(Result::ok) {
+                let mut lines = BufReader::new(&client).lines().map_while(Result::ok);
+                let asked = lines.next().unwrap_or_default();
+                lines.take_while(|line| !line.is_empty()).for_each(drop);
+                let path = asked.split(' ').nth(1).unwrap_or_default();
+                let body = match path.rsplit_once('/') {
+                    Some((_, "latest")) => tagged.next(),
+                    Some((_, digest)) => has.get(digest),
+                    None => None,
+                };
+                let status = if body.is_some() {
+                    "200 OK"
+                } else {
+                    "404 Not Found"
+                };
+                let body = body.map_or(&[][..], Vec::as_slice);
+                let head = format!(
+                    "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                    body.len()
+                );
+                let _client_is_gone = (&client).write_all(&[head.as_bytes(), body].concat());
+            }
+        });
+        Self { address, images }
+    }
+}
+
+/// What was made is of one image, and it is said of which.
+#[test]
+fn privileged_block_of_a_tag_that_moves_comes_one_image_which_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Moving::start();
+    let lower = format!("docker://{}/app:latest", registry.address);
+    let mut seen = Vec::new();
+    for number in 0..4 {
+        let image = dir.path().join(number.to_string());
+        let create = [
+            "block",
+            "create",
+            arg(&image),
+            "--lower",
+            &lower,
+            "--kind",
+            "sealed",
+        ];
+        let mut command = yolofs();
+        command.env("YOLOFS_STORE", dir.path().join("store"));
+        let said = succeeds(command.args(create).arg("--json")).stdout;
+        let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+        let of = registry
+            .images
+            .iter()
+            .find(|(digest, _)| said["manifest"] == digest.to_string());
+        let (digest, layers) = of.unwrap_or_else(|| panic!("it is not said which: {said}"));
+        let config = fs::read(image.join("config.v1.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        let lowers = config["lowers"].as_array().unwrap();
+        let made: Vec<_> = lowers
+            .iter()
+            .map(|lower| lower["digest"].as_str().unwrap())
+            .collect();
+        assert_eq!(made, *layers, "a mix of images");
+        seen.push(*digest);
+    }
+    assert!(
+        seen.iter().any(|digest| *digest != seen[0]),
+        "the tag did not move"
+    );
 }

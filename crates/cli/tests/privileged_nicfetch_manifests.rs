@@ -32,6 +32,7 @@ struct Hostile {
 #[derive(Default)]
 struct Sent {
     bodies: AtomicU64,
+    blobs: AtomicU64,
     /// The tag of each manifest, by its digest.
     tags: Mutex<HashMap<String, String>>,
 }
@@ -79,6 +80,17 @@ fn answer(client: &TcpStream, sent: &Sent) -> std::io::Result<()> {
             .nth(1)
             .and_then(|path| path.rsplit_once("/manifests/"));
         let mut client = client;
+        let blob = (0..2).find(|number| line.contains(&blob_path(*number)));
+        if let Some(number) = blob {
+            let body = blob_of(number);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            client.write_all(head.as_bytes())?;
+            if line.starts_with("GET") {
+                client.write_all(&body)?;
+                sent.blobs.fetch_add(1, SeqCst);
+            }
+            continue;
+        }
         let Some((_, asked)) = asked else {
             client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
             continue;
@@ -99,6 +111,16 @@ fn answer(client: &TcpStream, sent: &Sent) -> std::io::Result<()> {
             sent.bodies.fetch_add(body.len() as u64, SeqCst);
         }
     }
+}
+
+/// Returns the content of one of the blobs that are not empty.
+fn blob_of(number: u8) -> Vec<u8> {
+    vec![number; 1 << 20]
+}
+
+fn blob_path(number: u8) -> String {
+    let digest = BlobDigest::of(Algorithm::Sha256, &blob_of(number));
+    format!("/v2/library/deb/blobs/{digest}")
 }
 
 /// Returns the manifest of a tag.
@@ -243,4 +265,113 @@ fn privileged_clients_that_take_nothing_do_not_fill_the_memory() {
     lab::until("there is room again", || {
         mirror.get(&path("l0"), &[]).status == 200
     });
+}
+
+/// A store on a small file system of its own, until it is dropped.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mount() -> Self {
+        let small = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(small.store()).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs"]);
+        lab::ok(mount.arg(small.store()));
+        small
+    }
+
+    fn store(&self) -> std::path::PathBuf {
+        self.0.path().join("store")
+    }
+
+    fn remount(&self, how: &str) {
+        let mut mount = std::process::Command::new("mount");
+        lab::ok(mount.args(["-o", how]).arg(self.store()));
+    }
+
+    /// Takes all of its room, and returns the file that has it.
+    fn fill(&self) -> std::path::PathBuf {
+        let filler = self.store().join("filler");
+        let mut file = fs::File::create(&filler).unwrap();
+        let full = std::iter::repeat_with(|| file.write_all(&[7; 4096]));
+        let full = full.flat_map(Result::err).next().unwrap();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        filler
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _umounted = std::process::Command::new("umount")
+            .args(["-l".as_ref(), self.store().as_os_str()])
+            .status();
+    }
+}
+
+#[test]
+fn privileged_after_the_disk_was_full_manifests_are_kept_again() {
+    let small = Small::mount();
+    let store = small.store();
+    let registry = Hostile::start();
+    let mirror = registry.mirror(&store);
+    pull(&mirror, "small");
+    let filler = small.fill();
+    // While there is no room, each comes from the registry.
+    for number in 0..300 {
+        pull(&mirror, &format!("s{number}"));
+    }
+    pull(&mirror, "small");
+    let bodies = || registry.sent.bodies.load(SeqCst);
+    // What was not there before comes again and again.
+    let is_kept = |mirror: &Mirror| {
+        pull(mirror, "snew");
+        let before = bodies();
+        pull(mirror, "snew");
+        bodies() == before
+    };
+    assert!(!is_kept(&mirror), "there was room");
+    // Nor does a mirror need room to start.
+    mirror.kill();
+    let mirror = registry.mirror(&store);
+    for number in 0..50 {
+        pull(&mirror, &format!("s{number}"));
+    }
+    fs::remove_file(filler).unwrap();
+    lab::until("manifests are kept again", || is_kept(&mirror));
+    mirror.kill();
+    let mirror = registry.mirror(&store);
+    let before = bodies();
+    pull(&mirror, "snew");
+    assert_eq!(bodies(), before, "it was on the disk");
+}
+
+#[test]
+fn privileged_a_store_that_can_only_be_read_serves_what_it_has() {
+    let small = Small::mount();
+    let store = small.store();
+    let registry = Hostile::start();
+    let blob = |mirror: &Mirror, number| {
+        let reply = mirror.get(&blob_path(number), &[]);
+        assert_eq!(reply.status, 200, "{number}");
+        assert!(reply.body == blob_of(number), "{number}");
+        registry.sent.blobs.load(SeqCst)
+    };
+    let mirror = registry.mirror(&store);
+    pull(&mirror, "small");
+    assert_eq!(blob(&mirror, 0), 1);
+    mirror.kill();
+    small.remount("remount,ro");
+    let mirror = registry.mirror(&store);
+    for (tag, sent) in ["small", "snew", "long"].into_iter().zip(1..) {
+        pull(&mirror, tag);
+        assert_eq!(blob(&mirror, 0), sent, "it is in the store");
+        assert_eq!(blob(&mirror, 1), sent + 1, "it is passed through");
+    }
+    mirror.kill();
+    // What can be written again is used again.
+    small.remount("remount,rw");
+    let mirror = registry.mirror(&store);
+    let before = registry.sent.bodies.load(SeqCst);
+    pull(&mirror, "small");
+    assert_eq!(registry.sent.bodies.load(SeqCst), before);
 }

@@ -33,6 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 
 use chunks::PolicyKind;
+use rawio::regular::{self, Links};
 
 pub(crate) use digest::Hasher;
 pub use digest::{Algorithm, BlobDigest, ParseBlobDigestError};
@@ -175,7 +176,7 @@ impl BlobCache {
         worth: Box<Worth>,
     ) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
-        let lock = File::create(dir.join("lock"))?;
+        let lock = lock_file(&dir.join("lock"))?;
         lock.try_lock()
             .map_err(|error| io::Error::new(io::ErrorKind::ResourceBusy, error))?;
         let (mut whole, mut parts) = (Vec::new(), HashMap::new());
@@ -292,10 +293,15 @@ impl BlobCache {
     /// `None`, and the index does not have this file any more.
     fn open_stored(&self, key: &BlobKey, stored: &Stored) -> io::Result<Option<File>> {
         let path = self.whole_path(key);
-        match File::open(&path) {
+        match regular::open(&path, Links::Followed) {
             Ok(file) if file.metadata()?.len() == stored.bytes => return Ok(Some(file)),
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // It is gone, or something else is in its place.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::InvalidInput
+                ) => {}
             Err(error) => return Err(error),
         }
         if self.remove_broken(key, stored) {
@@ -504,6 +510,17 @@ impl CacheState {
             .chain(self.parts.values().copied())
             .chain(growing)
             .sum()
+    }
+}
+
+/// Opens the file that the process with the cache has locked. A file system that can only be read has one from before.
+fn lock_file(path: &Path) -> io::Result<File> {
+    match regular::open_to_write(path, Links::Followed, true) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            log::warn!("{} can only be read: nothing new is kept", path.display());
+            regular::open(path, Links::Followed)
+        }
+        opened => opened,
     }
 }
 

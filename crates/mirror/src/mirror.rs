@@ -138,9 +138,6 @@ pub enum OpenMirrorError {
     /// The cache of blobs cannot be opened.
     #[error("opening the blobs (is another process using them?)")]
     Blobs(#[source] io::Error),
-    /// The catalog cannot be opened.
-    #[error("opening the catalog")]
-    Catalog(#[source] Box<redb::Error>),
 }
 
 /// A request that passed access control.
@@ -181,7 +178,6 @@ impl Mirror {
         let documents = Documents::default();
         let budget = config.blobs.budget;
         let catalog = Catalog::open(&dir.join(openness::CATALOG), budget, documents.clone());
-        let catalog = catalog.map_err(|error| OpenMirrorError::Catalog(Box::new(error)))?;
         let catalog = Arc::clone(shared.get_or_init(|| Arc::new(catalog)));
         let upstreams = registries.iter().map(|(upstream, _)| Arc::clone(upstream));
         Ok(Arc::new(Self {

@@ -143,8 +143,13 @@ fn left_in(notes: &Notes, mirror: &Mirror) -> io::Result<State> {
     Ok(state)
 }
 
-/// Takes in which images are noted.
+/// Takes in which images are noted. While the mirror does not know which it has, none is forgotten: the next process takes
+/// it up.
 fn take_up(state: &mut State, notes: &Notes, mirror: &Mirror) -> io::Result<()> {
+    if !mirror.knows_images() {
+        log::warn!("images that wait to be imported are taken up with the next start");
+        return Ok(());
+    }
     for note in notes.read()? {
         let image = mirror.document(&note.digest).map(|_| note.image());
         if image.is_none() {
@@ -279,6 +284,9 @@ impl Shared {
         if looked.0 == Some(now) && looked.1.elapsed() < LOOK_AT_ALL {
             return;
         }
+        if !self.mirror.knows_images() {
+            return;
+        }
         *looked = (Some(now), Instant::now());
         let images = self.mirror.whole_images();
         if let Err(error) = self.forget_others(&images) {
@@ -354,5 +362,47 @@ impl Shared {
             Some(file) => Ok(file),
             None => bail!("its blob {digest} was evicted"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mirror::MirrorConfig;
+    use mirror::blobs::BlobConfig;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_is_not_forgotten_while_the_catalog_cannot_be_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("mirror")).unwrap();
+        std::os::unix::fs::symlink("nowhere/catalog", at("mirror/catalog.redb")).unwrap();
+        let config = MirrorConfig {
+            tag_ttl: Duration::ZERO,
+            absent_ttl: Duration::ZERO,
+            blobs: BlobConfig {
+                budget: 1 << 30,
+                hold_back: 0,
+                policy: chunks::PolicyKind::Lru,
+            },
+            load: Arc::default(),
+            fetch_rate: None,
+        };
+        let notes = Notes::open(at("feed")).unwrap();
+        let image = WholeImage {
+            name: "docker.io/library/a:1".to_owned(),
+            digest: format!("sha256:{:064}", 1),
+        };
+        notes.write(&Note::of(&image)).unwrap();
+        let waiting = || {
+            let mirror = Mirror::open(&at("mirror"), config.clone(), Vec::new()).unwrap();
+            let _state = left_in(&notes, &mirror).unwrap();
+            notes.read().unwrap().len()
+        };
+        assert_eq!(waiting(), 1);
+        // Of what the mirror does not have, nothing is imported.
+        fs::remove_file(at("mirror/catalog.redb")).unwrap();
+        assert_eq!(waiting(), 0);
     }
 }

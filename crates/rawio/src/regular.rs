@@ -51,6 +51,19 @@ pub fn read(path: &Path, links: Links, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Creates an empty file to write, in the place of a file, a link or a pipe that may be there: neither is followed, nor waited
+/// for.
+///
+/// # Errors
+/// If what is there cannot be removed, such as a directory, or no file can be created.
+pub fn create_anew(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::options().write(true).create_new(true).open(path)
+}
+
 fn open_with(path: &Path, links: Links, options: &mut OpenOptions) -> io::Result<File> {
     let mut flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     flags.set(OFlag::O_NOFOLLOW, links == Links::Refused);
@@ -112,5 +125,26 @@ mod tests {
         std::fs::write(&path, "kept").unwrap();
         open_to_write(&path, Links::Refused, true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn what_is_in_the_place_of_a_new_file_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("file"), dir.path().join("other"));
+        std::fs::write(&other, "other").unwrap();
+        let put: [&dyn Fn(); 4] = [
+            &|| {},
+            &|| std::fs::write(&path, "before").unwrap(),
+            &|| mkfifo(&path, Mode::S_IRWXU).unwrap(),
+            &|| std::os::unix::fs::symlink(&other, &path).unwrap(),
+        ];
+        for put in put {
+            put();
+            let mut file = create_anew(&path).unwrap();
+            std::io::Write::write_all(&mut file, b"new").unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"new");
+            std::fs::remove_file(&path).unwrap();
+        }
+        assert_eq!(std::fs::read(other).unwrap(), b"other");
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use crc32c::crc32c;
+use parking_lot::Mutex;
 use rawio::private;
 
 const MAGIC: [u8; 8] = *b"YOLOBC\0\x01";
@@ -18,7 +19,8 @@ pub(super) type Chunks = BTreeMap<u32, u32>;
 /// An open map, to which records are appended.
 #[derive(Debug)]
 pub(super) struct Map {
-    file: File,
+    /// Held while a record is written, and cut off if there was no room for all of it.
+    file: Mutex<File>,
 }
 
 fn header(chunk_bytes: u32, blob_bytes: u64) -> [u8; HEADER_BYTES] {
@@ -95,12 +97,21 @@ impl Map {
         file.seek(SeekFrom::End(0))?;
         // From here on, each record is one write at the end.
         let file = File::options().append(true).open(path)?;
+        let file = Mutex::new(file);
         Ok((Self { file }, chunks))
     }
 
     /// Records that a chunk is cached, or was removed.
     pub(super) fn note(&self, chunk: u32, crc: Option<u32>) -> io::Result<()> {
-        (&self.file).write_all(&record(chunk, crc))
+        let mut file = self.file.lock();
+        let noted = file.write_all(&record(chunk, crc));
+        if noted.is_err() {
+            // Half a record would make all after it unreadable.
+            let len = file.metadata()?.len();
+            let half = len.saturating_sub(HEADER_BYTES as u64) % RECORD_BYTES as u64;
+            file.set_len(len - half)?;
+        }
+        noted
     }
 }
 
@@ -164,5 +175,40 @@ mod tests {
             open().0.note(1, Some(1)).unwrap();
         }
         assert!(std::fs::metadata(&path).unwrap().len() < 500);
+    }
+
+    /// On a full disk a part of a record may find room.
+    #[test]
+    fn what_is_noted_after_the_disk_was_full_is_read() {
+        const CHILD: &str = "BLOCKIMAGES_TEST_OF_MAPS";
+        let name = "cache::map::tests::what_is_noted_after_the_disk_was_full_is_read";
+        let open = |path: &Path| Map::open(path, 4096, 4096 * 1000, 1000).unwrap();
+        let unlimited = "--fsize=unlimited:unlimited";
+        if let Some(path) = std::env::var_os(CHILD) {
+            let (map, _) = open(Path::new(&path));
+            let noted = (0..100).map_while(|chunk| map.note(chunk, Some(chunk)).ok());
+            assert_eq!(noted.count(), 60, "there was room for 60 and a half");
+            let this = std::process::id().to_string();
+            let mut prlimit = std::process::Command::new("prlimit");
+            let raised = prlimit.args(["--pid", &this, unlimited]).status();
+            assert!(raised.unwrap().success());
+            (500..600).for_each(|chunk| map.note(chunk, Some(chunk)).unwrap());
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("map");
+        // Without the signal, writing beyond the limit is an error.
+        let line = "trap '' XFSZ; exec prlimit --fsize=1000:unlimited \"$@\"";
+        let mut child = std::process::Command::new("bash");
+        let child = child
+            .args(["-c", line, "bash"])
+            .arg(std::env::current_exe().unwrap());
+        let status = child.args(["--exact", name]).env(CHILD, &path).status();
+        assert!(status.unwrap().success());
+        let expected: Chunks = (0..60)
+            .chain(500..600)
+            .map(|chunk| (chunk, chunk))
+            .collect();
+        assert_eq!(open(&path).1, expected);
     }
 }

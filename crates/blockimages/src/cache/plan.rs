@@ -14,6 +14,12 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// How many pieces back one is looked for that a range continues: a start reads a few files in turn.
 const PIECES_BACK: usize = 32;
 
+/// Chunks that are fetched of a plan, as many as a recording notes: 4 GiB of 4 KiB each. A registry may claim that its
+/// layers are huge, and send a plan of all of them.
+const CHUNKS_MAX: usize = 1 << 20;
+/// Chunks that are looked at for them: a plan may name the same ones again and again.
+const LOOKS_MAX: usize = 4 * CHUNKS_MAX;
+
 /// A plan that is being fetched; dropping this stops it.
 #[derive(Debug)]
 pub struct PlanFetcher {
@@ -59,17 +65,23 @@ impl PlanFetcher {
     }
 }
 
-/// Orders a plan: each chunk once, with those that follow it on the blob.
+/// Orders a plan: each chunk once, with those that follow it on the blob. What is too much is left out.
 fn pieces(plan: &[(Arc<CachedBlob>, Range<u64>)]) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut seen: HashMap<*const CachedBlob, HashSet<u32>> = HashMap::new();
+    let (mut chunks, mut looks) = (0, 0);
     for (blob, range) in plan {
         let seen = seen.entry(Arc::as_ptr(blob)).or_default();
         let most = PIECE_BYTES / u64::from(blob.cache().config.chunk_bytes);
         for chunk in blob.chunks_of(range) {
+            if chunks >= CHUNKS_MAX || looks >= LOOKS_MAX {
+                return pieces;
+            }
+            looks += 1;
             if !seen.insert(chunk) {
                 continue;
             }
+            chunks += 1;
             let back = pieces.len().saturating_sub(PIECES_BACK);
             let continued = pieces[back..].iter_mut().rev().find(|piece| {
                 piece.chunks.end == chunk
@@ -86,4 +98,57 @@ fn pieces(plan: &[(Arc<CachedBlob>, Range<u64>)]) -> Vec<Piece> {
         }
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use blocks::Digest;
+    use ranges::testing::MemoryPlace;
+    use ranges::{Fault, FaultKind};
+
+    use super::*;
+    use crate::{BlobCache, CacheConfig, Origin};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Returns a layer that a registry claims to be huge.
+    fn huge(cache: &Arc<BlobCache>, seed: u8) -> Arc<CachedBlob> {
+        let origin = Origin {
+            servers: vec!["memory".to_owned()],
+            places: vec![Arc::new(MemoryPlace {
+                answer: Arc::new(|_| Err(Fault::new(FaultKind::Absent, "it is not there"))),
+                parallel: 1,
+            })],
+        };
+        cache.blob(Digest([seed; 32]), 1 << 43, origin).unwrap()
+    }
+
+    #[test]
+    fn a_plan_of_all_of_a_huge_layer_takes_memory_for_what_starts_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = CacheConfig {
+            limit_bytes: 1 << 30,
+            chunk_bytes: 4096,
+            read_deadline: Duration::from_secs(30),
+        };
+        let cache = BlobCache::open(&dir.path().join("cache"), config).unwrap();
+        let (one, other) = (huge(&cache, 1), huge(&cache, 2));
+        let chunks_of = |plan: &[_]| {
+            let pieces = pieces(plan);
+            let chunks = pieces.iter().map(|piece| piece.chunks.len());
+            (chunks.sum::<usize>(), pieces.len())
+        };
+        let read = |blob, at: u64| (Arc::clone(blob), at * MIB..(at + 1) * MIB);
+        let all: Vec<_> = (0..3000)
+            .flat_map(|at| [read(&one, at), read(&other, at)])
+            .collect();
+        assert_eq!(chunks_of(&all), (CHUNKS_MAX, CHUNKS_MAX / 64));
+        // The same again and again is not looked at for ever: what comes after that is left out.
+        let mut again = vec![read(&one, 0); LOOKS_MAX / 256];
+        again.push(read(&one, 1));
+        assert_eq!(chunks_of(&again), (256, 4));
+        assert_eq!(chunks_of(&again[1..]), (512, 8));
+    }
 }

@@ -9,7 +9,7 @@ use blocks::{Digest, Tree};
 use lsmt::{Codec, FileStorage};
 use nix::fcntl::{Flock, FlockArg};
 use oci::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
-use rawio::{private, trusted};
+use rawio::{private, regular, trusted};
 use serde::{Deserialize, Serialize};
 
 use super::{ConvertError, ConvertOptions, ConvertedLayer, DataPlace, FileSystem, TurboLayer};
@@ -421,12 +421,12 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// Writes a file atomically.
+/// Writes a file atomically. What is in the place of the file that is written first goes: it may be a pipe, or a link.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
-    let mut opened = File::create(&part).map_err(file("making", &part))?;
+    let mut opened = regular::create_anew(&part).map_err(file("making", &part))?;
     let written = opened.write_all(bytes).and_then(|()| opened.sync_all());
     written.map_err(file("writing", &part))?;
     fs::rename(&part, path).map_err(file("naming", path))

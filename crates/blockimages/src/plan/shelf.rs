@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use blocks::Digest;
 use rawio::regular::{self, Links};
 
-use super::{PLAN_BYTES_MAX, PlanError, StartPlan};
+use super::{PLAN_BYTES_MAX, PlanError, PlanHead, StartPlan};
 use crate::ImageError;
 use crate::convert::write_file;
 use crate::error::file;
 
 /// Plans that are kept; the oldest go.
 const PLANS_MAX: usize = 1000;
+/// Files that are looked at. Workers write to the directory, and may be broken into.
+const FILES_MAX: usize = 4 * PLANS_MAX;
 const EXTENSION: &str = "bplan";
 
 /// A directory of plans.
@@ -27,8 +29,12 @@ pub struct PlanShelf {
 pub struct KeptPlan {
     /// Its file.
     pub path: PathBuf,
-    /// Its content.
-    pub plan: StartPlan,
+    /// When it was recorded, in seconds since 1970.
+    pub recorded_at: u64,
+    /// The layers of which something is read.
+    pub layers: Vec<Digest>,
+    /// How many bytes are read, uncompressed.
+    pub bytes: u64,
 }
 
 impl PlanShelf {
@@ -76,25 +82,38 @@ impl PlanShelf {
     /// # Errors
     /// If the directory cannot be read. An unusable plan is skipped.
     pub fn find(&self, layers: &[Option<Digest>]) -> Result<Option<StartPlan>, ImageError> {
-        let shared = |plan: &StartPlan| {
-            let known = plan.layers().iter();
-            known
-                .filter(|layer| layers.contains(&Some(**layer)))
-                .count()
+        let own: Vec<_> = layers.iter().copied().flatten().collect();
+        let shared = |head: &PlanHead| {
+            let known = head.layers.iter();
+            known.filter(|layer| own.contains(layer)).count()
         };
-        let mut found = self.list()?;
-        found.retain(|kept| shared(&kept.plan) > 0);
-        found.sort_by_key(|kept| {
-            let rank = (shared(&kept.plan), kept.plan.recorded_at);
-            std::cmp::Reverse((rank, kept.path.clone()))
+        let mut found = Vec::new();
+        for path in self.files()? {
+            match read_head(&path) {
+                Ok(head) if shared(&head) > 0 => found.push((path, head)),
+                Ok(_) => {}
+                Err(error) => log::warn!("{error}"),
+            }
+        }
+        found.sort_by_key(|(path, head)| {
+            let rank = (shared(head), head.recorded_at);
+            std::cmp::Reverse((rank, path.clone()))
         });
         let mut plan = StartPlan::default();
-        for kept in &found {
-            plan.recorded_at = plan.recorded_at.max(kept.plan.recorded_at);
-            plan.add(&kept.plan);
+        // One at a time is in memory: each may have a million reads.
+        for (path, head) in &found {
+            let is_new = |layer: &Digest| own.contains(layer) && !plan.layers().contains(layer);
+            if !head.layers.iter().any(is_new) {
+                continue;
+            }
+            match read_plan(path) {
+                Ok(kept) => {
+                    plan.recorded_at = plan.recorded_at.max(kept.recorded_at);
+                    plan.add(&kept.restricted_to(&own));
+                }
+                Err(error) => log::warn!("{error}"),
+            }
         }
-        let own: Vec<_> = layers.iter().copied().flatten().collect();
-        let plan = plan.restricted_to(&own);
         Ok((!plan.is_empty()).then_some(plan))
     }
 
@@ -106,7 +125,12 @@ impl PlanShelf {
         let mut plans = Vec::new();
         for path in self.files()? {
             match read_plan(&path) {
-                Ok(plan) => plans.push(KeptPlan { path, plan }),
+                Ok(plan) => plans.push(KeptPlan {
+                    path,
+                    recorded_at: plan.recorded_at,
+                    layers: plan.layers().to_vec(),
+                    bytes: plan.bytes(),
+                }),
                 Err(error) => log::warn!("{error}"),
             }
         }
@@ -120,6 +144,11 @@ impl PlanShelf {
         };
         let mut files = Vec::new();
         for entry in entries {
+            if files.len() >= FILES_MAX {
+                let dir = self.dir.display();
+                log::warn!("there are more than {FILES_MAX} plans in {dir}: some are not used");
+                break;
+            }
             let path = entry
                 .map_err(file("reading the plans in", &self.dir))?
                 .path();
@@ -143,7 +172,10 @@ impl PlanShelf {
             .collect();
         files.sort();
         for (_, path) in files.iter().take(excess) {
-            fs::remove_file(path).map_err(file("removing", path))?;
+            // Something else may be there: others go the next time.
+            if let Err(error) = fs::remove_file(path) {
+                log::warn!("cannot remove {}: {error}", path.display());
+            }
         }
         Ok(())
     }
@@ -154,15 +186,28 @@ impl PlanShelf {
 /// # Errors
 /// If it cannot be read, or is not a plan.
 pub fn read_plan(path: &Path) -> Result<StartPlan, ImageError> {
+    let bytes = beginning(path, PLAN_BYTES_MAX + 1)?;
+    StartPlan::decode(&bytes).map_err(failed(path))
+}
+
+/// Reads what a plan is about.
+fn read_head(path: &Path) -> Result<PlanHead, ImageError> {
+    let bytes = beginning(path, PlanHead::BYTES_MAX as u64)?;
+    PlanHead::decode(&bytes).map_err(failed(path))
+}
+
+/// Reads the first bytes of a file, as many as there are.
+fn beginning(path: &Path, most: u64) -> Result<Vec<u8>, ImageError> {
     let opened = regular::open(path, Links::Followed).map_err(file("opening", path))?;
     let mut bytes = Vec::new();
-    let read = opened.take(PLAN_BYTES_MAX + 1).read_to_end(&mut bytes);
+    let read = opened.take(most).read_to_end(&mut bytes);
     read.map_err(file("reading", path))?;
-    let failed = |source: PlanError| ImageError::Plan {
-        path: path.into(),
-        source,
-    };
-    StartPlan::decode(&bytes).map_err(failed)
+    Ok(bytes)
+}
+
+fn failed(path: &Path) -> impl FnOnce(PlanError) -> ImageError {
+    let path = path.to_owned();
+    move |source| ImageError::Plan { path, source }
 }
 
 #[cfg(test)]
@@ -209,6 +254,83 @@ mod tests {
         });
         let found = told.recv_timeout(std::time::Duration::from_secs(30));
         assert!(found.expect("it waits for the pipe").unwrap());
+    }
+
+    /// The same, at the name that a plan is written at first. Commands of root write plans, too.
+    #[test]
+    fn a_pipe_or_a_link_in_the_place_of_a_new_plan_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = PlanShelf::at(dir.path().join("plans"));
+        let path = shelf.keep(&plan(&[1], 10)).unwrap();
+        let (aside, other) = (path.with_extension("bplan.part"), dir.path().join("other"));
+        fs::write(&other, "what root has").unwrap();
+        let put: [&dyn Fn(); 2] = [
+            &|| nix::unistd::mkfifo(&aside, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+            &|| std::os::unix::fs::symlink(&other, &aside).unwrap(),
+        ];
+        for (put, recorded_at) in put.iter().zip(20..) {
+            put();
+            let (tell, told) = std::sync::mpsc::channel();
+            let (keeping, new) = (shelf.clone(), plan(&[1], recorded_at));
+            std::thread::spawn(move || tell.send(keeping.keep(&new).map(drop)).unwrap());
+            let kept = told.recv_timeout(std::time::Duration::from_secs(30));
+            kept.expect("it waits for the pipe").unwrap();
+            assert_eq!(shelf.list().unwrap()[0].recorded_at, recorded_at);
+            assert_eq!(fs::read(&other).unwrap(), b"what root has");
+        }
+    }
+
+    /// Who broke into a worker of images writes plans of all that it may: valid ones, each as long as a plan may be.
+    #[test]
+    fn many_long_plans_are_not_in_memory_together() {
+        const CHILD: &str = "BLOCKIMAGES_TEST_OF_PLANS";
+        let name = "plan::shelf::tests::many_long_plans_are_not_in_memory_together";
+        if let Some(dir) = std::env::var_os(CHILD) {
+            let shelf = PlanShelf::at(dir);
+            let found = shelf.find(&digests(&[1, 2])).unwrap().unwrap();
+            let about = (found.layers().len(), found.recorded_at);
+            println!(
+                "listed {} found {about:?} peak {}",
+                shelf.list().unwrap().len(),
+                peak()
+            );
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = PlanShelf::at(dir.path());
+        let read = TraceRead {
+            layer: 0,
+            offset: 0,
+            len: 4096,
+        };
+        let trace = Trace {
+            dialect: TraceDialect::Overlaybd,
+            reads: vec![read; 1 << 20],
+        };
+        let long = StartPlan::of_trace(&trace, &digests(&[1]), 1).encode();
+        for number in 0..16 {
+            fs::write(dir.path().join(format!("{number}.bplan")), &long).unwrap();
+        }
+        shelf.keep(&plan(&[2], 7)).unwrap();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = child
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, dir.path());
+        let output = child.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let said = said.lines().find(|line| line.contains("listed")).unwrap();
+        let (said, peak) = said.rsplit_once(' ').unwrap();
+        assert!(said.ends_with("listed 17 found (2, 7) peak"), "{said}");
+        let peak: u64 = peak.parse().unwrap();
+        assert!(peak < 160 << 20, "{peak} bytes for 16 plans of 16 MiB each");
+    }
+
+    /// Returns the most memory that this process had.
+    fn peak() -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        kib.unwrap().parse::<u64>().unwrap() << 10
     }
 
     #[test]

@@ -46,6 +46,9 @@ struct BootsState {
     next: u64,
 }
 
+/// Numbers of boot images are below this: there is always a newer one.
+const NUMBER_MAX: u64 = 1 << 63;
+
 /// A boot image on the disk.
 #[derive(Clone, Debug)]
 struct StoredBoot {
@@ -63,13 +66,15 @@ impl StoredBoot {
     /// Reads what the name of a file says: `NUMBER-ID-GIVER`, and `NUMBER-ID` of earlier releases.
     fn of(path: PathBuf) -> Option<Self> {
         let mut words = path.file_name()?.to_str()?.split('-');
-        let number = u64::from_str_radix(words.next()?, 16).ok()?;
+        let number = u64::from_str_radix(words.next()?, 16).ok();
+        let number = number.filter(|number| *number < NUMBER_MAX)?;
         let id = words.next()?.parse().ok()?;
         let giver = match words.next() {
             Some(giver) => u64::from_str_radix(giver, 16).ok()?,
             None => 0,
         };
-        let len = fs::metadata(&path).ok()?.len();
+        let meta = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let len = meta.len();
         words.next().is_none().then_some(Self {
             number,
             entry: BootEntry { id, len },
@@ -182,7 +187,14 @@ impl Boots {
             let Some(index) = name.and_then(|name| name.parse::<ContentId>().ok()) else {
                 continue;
             };
-            for entry in fs::read_dir(&path).map_err(failed(&path))? {
+            let entries = match fs::read_dir(&path) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    log::warn!("{} cannot be read: ignored: {error}", path.display());
+                    continue;
+                }
+            };
+            for entry in entries {
                 let kept = entry.map_err(failed(&path))?.path();
                 let written = fs::metadata(&kept).and_then(|meta| meta.modified()).ok();
                 found.extend(StoredBoot::of(kept).map(|kept| (written, index, kept)));
@@ -390,7 +402,11 @@ impl Catalog {
     /// Removes the boot images of an index that was removed.
     pub(super) fn forget_boots(&self, index: &ContentId) -> Result<(), CatalogError> {
         let dir = self.boot_dir(index);
-        match fs::remove_dir_all(&dir) {
+        let removed = match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(&dir),
+            removed => removed,
+        };
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&dir)(error)),
             _ => {
                 let mut state = self.boots.state.lock();

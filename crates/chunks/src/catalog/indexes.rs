@@ -53,7 +53,10 @@ impl Indexes {
             let Some(id) = name.and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            let meta = path.metadata().map_err(failed(&path))?;
+            let Some(meta) = path.metadata().ok().filter(fs::Metadata::is_file) else {
+                log::warn!("{} is no index: ignored", path.display());
+                continue;
+            };
             let written = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             found.push((written, id, meta.len()));
         }

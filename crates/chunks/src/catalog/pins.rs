@@ -1,6 +1,6 @@
 //! Which sources are pinned: a file on the disk for each name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,17 +63,24 @@ impl Catalog {
     }
 }
 
-/// Reads the pins.
-pub(super) fn read(dir: &Path) -> Result<BTreeSet<Vec<u8>>, CatalogError> {
+/// Reads the pins. One whose content is damaged pins what its file is called after, if that is the name of a source.
+pub(super) fn read(
+    dir: &Path,
+    names: &BTreeMap<Vec<u8>, ContentId>,
+) -> Result<BTreeSet<Vec<u8>>, CatalogError> {
     let mut pins = BTreeSet::new();
     for entry in fs::read_dir(dir).map_err(failed(dir))? {
         let path = entry.map_err(failed(dir))?.path();
-        let name = regular::read(&path, Links::Followed, RECORD_MAX).map_err(failed(&path))?;
-        match path.ends_with(ContentId::of(&name).to_string()) {
-            true => {
+        let is_of = |name: &[u8]| path.ends_with(ContentId::of(name).to_string());
+        let read = regular::read(&path, Links::Followed, RECORD_MAX).ok();
+        match read.filter(|name| is_of(name)) {
+            Some(name) => {
                 pins.insert(name);
             }
-            false => log::warn!("{} is not the record of a pin: ignored", path.display()),
+            None => {
+                log::warn!("{} is damaged: it should have a name", path.display());
+                pins.extend(names.keys().find(|name| is_of(name)).cloned());
+            }
         }
     }
     Ok(pins)

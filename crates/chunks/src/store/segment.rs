@@ -34,6 +34,9 @@ pub(super) struct Contents {
     pub(super) torn: bool,
 }
 
+/// Numbers of segments are below this: there is always a higher one.
+const NUMBER_MAX: u64 = 1 << 63;
+
 /// Returns the path of a segment.
 pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016x}.seg"))
@@ -43,7 +46,7 @@ pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
 pub(super) fn number_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".seg")?;
     let number = u64::from_str_radix(digits, 16).ok()?;
-    (format!("{number:016x}") == digits).then_some(number)
+    (number < NUMBER_MAX && format!("{number:016x}") == digits).then_some(number)
 }
 
 /// Why a segment cannot be opened.

@@ -49,7 +49,10 @@ pub(super) fn blobs(
             let entry = entry?;
             let hex = entry.file_name();
             let name = format!("{}:{}", algorithm.word(), hex.to_string_lossy());
-            let (Ok(digest), metadata) = (name.parse(), entry.metadata()?) else {
+            let metadata = fs::metadata(entry.path())
+                .ok()
+                .filter(fs::Metadata::is_file);
+            let (Ok(digest), Some(metadata)) = (name.parse(), metadata) else {
                 log::warn!("{} is not a blob: ignored", entry.path().display());
                 continue;
             };

@@ -1,11 +1,12 @@
 //! The file of an incomplete blob, and the metadata that is needed to resume its download.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rawio::regular::{self, Links};
 use serde::{Deserialize, Serialize};
 
 use super::digest::{BlobDigest, Hasher};
@@ -15,6 +16,9 @@ const SYNC_EVERY: u64 = 64 << 20;
 
 /// Bytes that are hashed at a time when a download is resumed.
 const REHASH_CHUNK: usize = 1 << 20;
+
+/// Bytes of a journal: a registry's ETag is most of it.
+const JOURNAL_MAX: u64 = 1 << 20;
 
 /// Changes with each start of the kernel. What a process wrote survives its own death in the page
 /// cache, but not that of the kernel.
@@ -58,12 +62,7 @@ impl Part {
     pub(super) fn open(dir: &Path, digest: &BlobDigest) -> io::Result<Self> {
         let path = path_of(dir, digest);
         let journal = read_journal(&path).unwrap_or_default();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)?;
+        let file = regular::open_to_write(&path, Links::Followed, true)?;
         let mut part = Self {
             digest: digest.clone(),
             path,
@@ -149,6 +148,7 @@ impl Part {
         }
         self.check_file()?;
         self.file.sync_all()?;
+        make_way(to)?;
         fs::rename(&self.path, to)?;
         if let Some(dir) = to.parent() {
             File::open(dir)?.sync_all()?;
@@ -179,7 +179,7 @@ impl Part {
     fn write_journal(&self) -> io::Result<()> {
         let path = journal_path(&self.path);
         let aside = path.with_extension("tmp");
-        fs::write(&aside, serde_json::to_vec(&self.journal)?)?;
+        regular::create_anew(&aside)?.write_all(&serde_json::to_vec(&self.journal)?)?;
         fs::rename(&aside, &path)
     }
 }
@@ -236,13 +236,28 @@ fn part_of(journal: &Path) -> PathBuf {
 }
 
 fn read_journal(part: &Path) -> Option<Journal> {
-    serde_json::from_slice(&fs::read(journal_path(part)).ok()?).ok()
+    let text = regular::read(&journal_path(part), Links::Followed, JOURNAL_MAX).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 fn boot_id() -> String {
     fs::read_to_string(BOOT_ID)
         .map(|id| id.trim().to_owned())
         .unwrap_or_default()
+}
+
+/// Renames a directory in the place of a blob, which would be in the way for ever.
+fn make_way(to: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(to).is_ok_and(|there| there.is_dir()) {
+        return Ok(());
+    }
+    let aside = to.with_extension("unknown");
+    log::warn!(
+        "{} is no blob: renamed to {}",
+        to.display(),
+        aside.display()
+    );
+    fs::rename(to, aside)
 }
 
 /// Removes a file that may be gone.

@@ -319,3 +319,33 @@ async fn a_blob_that_cannot_be_read_is_no_damaged_one() {
     assert!(cache.is_here(&good.0) && cache.is_here(&unread.0));
     assert!(!cache.is_here(&rotten.0));
 }
+
+#[tokio::test]
+async fn what_is_no_blob_is_in_the_way_of_none() {
+    let put: [fn(&Path); 2] = [
+        |path| fs::create_dir_all(path.join("a")).unwrap(),
+        |path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+    ];
+    let name = digest(b"a layer");
+    for (put, while_open) in put.iter().flat_map(|put| [(put, true), (put, false)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("blobs/sha256").join(name.digest.hex());
+        let mut opened = cache(dir.path(), 1 << 20);
+        fill(lead(&opened, &name), b"a layer").await.unwrap();
+        fs::remove_file(&path).unwrap();
+        put(&path);
+        if !while_open {
+            drop(opened);
+            opened = cache(dir.path(), 1 << 20);
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        let (looking, key) = (Arc::clone(&opened), name.clone());
+        std::thread::spawn(move || tell.send(lead(&looking, &key)).unwrap());
+        let lead = told.recv_timeout(Duration::from_secs(30));
+        let lead = lead.expect("it waits for the pipe");
+        assert_eq!(fill(lead, b"a layer").await, Ok(Verdict::Good));
+        assert!(is_whole(&opened, &name));
+        drop(opened);
+        assert!(is_whole(&cache(dir.path(), 1 << 20), &name));
+    }
+}

@@ -1,8 +1,9 @@
 //! Reads all complete blobs and compares them with their digests, to find damage before a client does.
 
-use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::ops::ControlFlow;
+
+use rawio::regular::{self, Links};
 
 use super::{BlobCache, BlobDigest, BlobKey, Stored};
 
@@ -66,7 +67,7 @@ impl BlobCache {
         buffer: &mut [u8],
         count: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> io::Result<ControlFlow<(), BlobDigest>> {
-        let mut file = File::open(self.whole_path(key))?;
+        let mut file = regular::open(&self.whole_path(key), Links::Followed)?;
         let mut hasher = key.digest.algorithm().hasher();
         loop {
             let read = match file.read(buffer) {

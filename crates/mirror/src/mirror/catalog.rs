@@ -6,20 +6,22 @@
 //! records are dropped ([`Bounds`]).
 
 mod bounds;
+mod file;
 mod latest;
 mod needs;
 
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _,
-    TableDefinition, TableHandle as _,
+    TableDefinition,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
@@ -30,6 +32,7 @@ use super::proof::{ProofKey, ProofStore, Proved};
 use super::scope::Scope;
 use crate::blobs::{BlobDigest, BlobKey};
 use bounds::Bounds;
+use file::{CatalogFile, database_at, forget_links};
 use latest::Latest;
 use needs::Needs;
 
@@ -43,9 +46,6 @@ pub(super) const MANIFESTS: TableDefinition<'_, &str, (&str, &[u8])> =
 pub(super) const PROOFS: TableDefinition<'_, &[u8; 32], u64> = TableDefinition::new("proofs");
 /// Records of earlier releases in place of proofs. They prove nothing: any manifest created them.
 pub(super) const LINKS: TableDefinition<'_, &str, ()> = TableDefinition::new("links");
-
-/// Bytes of its pages that the database keeps in memory. By itself it would take a gigabyte.
-const CACHE_BYTES: usize = 8 << 20;
 
 /// The manifest that a tag pointed to when it was last validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,12 +65,12 @@ pub(super) struct Manifest {
 }
 
 pub(super) struct Catalog {
-    path: PathBuf,
-    /// Replaced when the file is rewritten; transactions on the old one continue.
-    database: RwLock<Arc<Database>>,
+    file: CatalogFile,
     bounds: Bounds,
     documents: Documents,
     needs: Mutex<Needs>,
+    /// Whether the file has manifests that are not in `needs`.
+    has_others: AtomicBool,
     /// Held while the catalog is written.
     write_lock: Mutex<()>,
 }
@@ -106,53 +106,53 @@ enum Keep {
 impl Catalog {
     /// Opens the catalog in a file, which is created if it does not exist. Its limits follow from
     /// `budget`, the bytes of the cache of blobs. A file that an earlier release let grow beyond
-    /// them is rewritten.
-    pub(super) fn open(
-        path: &Path,
-        budget: u64,
-        documents: Documents,
-    ) -> Result<Self, redb::Error> {
-        let bounds = Bounds::of(budget);
-        let database = opened(path)?;
-        forget_links(&database)?;
-        let mut needs = Needs::default();
-        let mut dropped = false;
-        {
-            let read = database.begin_read()?;
-            for entry in read.open_table(MANIFESTS)?.iter()? {
-                let (name, value) = entry?;
-                let (media_type, bytes) = value.value();
-                match (name.value().parse(), costs(&bounds, media_type, bytes)) {
-                    (Ok(key), Some((children, cost))) => {
-                        needs.add(&key, &children, cost, 0);
-                        dropped |= !needs.drop_over(&bounds).is_empty();
-                    }
-                    _ => dropped = true,
-                }
-            }
-        }
+    /// them is rewritten. While the file cannot be used, the catalog knows nothing.
+    pub(super) fn open(path: &Path, budget: u64, documents: Documents) -> Self {
         let catalog = Self {
-            path: path.to_owned(),
-            database: RwLock::new(Arc::new(database)),
-            bounds,
+            file: CatalogFile::at(path),
+            bounds: Bounds::of(budget),
             documents,
-            needs: Mutex::new(needs),
+            needs: Mutex::default(),
+            has_others: AtomicBool::new(false),
             write_lock: Mutex::new(()),
         };
-        catalog.make_small()?;
-        if dropped {
-            let len = fs::metadata(path).map_or(0, |file| file.len());
-            log::info!("the catalog has {len} bytes: rewriting it to make it smaller");
-            catalog.write_anew()?;
+        catalog.write("nothing new", |_| Ok(())); // opens it, and makes it small
+        catalog
+    }
+
+    /// Learns from the file which manifests it has.
+    fn learn(&self, database: &Database) -> Result<(), redb::Error> {
+        forget_links(database)?;
+        let mut needs = Needs::default();
+        let mut has_others = false;
+        let read = database.begin_read()?;
+        for entry in read.open_table(MANIFESTS)?.iter()? {
+            let (name, value) = entry?;
+            let (media_type, bytes) = value.value();
+            match (name.value().parse(), costs(&self.bounds, media_type, bytes)) {
+                (Ok(key), Some((children, cost))) => {
+                    needs.add(&key, &children, cost, 0);
+                    has_others |= !needs.drop_over(&self.bounds).is_empty();
+                }
+                _ => has_others = true,
+            }
         }
-        Ok(catalog)
+        *self.needs.lock() = needs;
+        self.has_others.store(has_others, Relaxed);
+        Ok(())
     }
 
     /// Returns how many manifests need a blob, and the time of the last request for one of these,
-    /// in seconds since 1970.
+    /// in seconds since 1970. While that is not known, one does.
     pub(super) fn worth(&self, digest: &BlobDigest) -> (usize, u64) {
         let (needed, used) = self.needs.lock().of(digest);
-        (needed, used / 1000)
+        let least = usize::from(!self.file.is_open());
+        (needed.max(least), used / 1000)
+    }
+
+    /// Returns whether it is known which images are here: the file can be used.
+    pub(super) fn is_known(&self) -> bool {
+        self.database().is_some()
     }
 
     pub(super) fn manifest_count(&self) -> usize {
@@ -161,7 +161,7 @@ impl Catalog {
 
     /// Returns the bytes of its file, and how many it may have.
     pub(super) fn size(&self) -> (u64, u64) {
-        let len = fs::metadata(&self.path).map_or(0, |file| file.len());
+        let len = fs::metadata(self.file.path()).map_or(0, |file| file.len());
         (len, self.bounds.file)
     }
 
@@ -335,12 +335,14 @@ impl Catalog {
         what: &str,
         read: impl FnOnce(&redb::ReadTransaction) -> Result<T, redb::Error>,
     ) -> Option<T> {
-        let done = blocking(|| {
-            let begun = self.database().begin_read().map_err(redb::Error::from);
-            begun.and_then(|transaction| read(&transaction))
-        });
-        done.map_err(|error| log::error!("cannot read {what} from the catalog: {error}"))
-            .ok()
+        blocking(|| {
+            let done = self.file.run(self.database()?, |database| {
+                let begun = database.begin_read().map_err(redb::Error::from);
+                begun.and_then(|transaction| read(&transaction))
+            });
+            done.map_err(|error| log::error!("cannot read {what} from the catalog: {error}"))
+                .ok()
+        })
     }
 
     fn write(
@@ -348,25 +350,31 @@ impl Catalog {
         what: &str,
         write: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
     ) {
-        let done = blocking(|| {
+        blocking(|| {
             let _guard = self.write_lock.lock();
-            let transaction = self.database().begin_write()?;
-            write(&transaction)?;
-            transaction.commit()?;
-            self.make_small()
+            let Some(database) = self.database() else {
+                return;
+            };
+            let done = self.file.run(database, |database| {
+                let transaction = database.begin_write()?;
+                write(&transaction)?;
+                transaction.commit()?;
+                self.make_small(database)
+            });
+            if let Err(error) = done {
+                log::error!("cannot write {what} to the catalog: {error}");
+            }
         });
-        if let Err(error) = done {
-            log::error!("cannot write {what} to the catalog: {error}");
-        }
     }
 
-    fn database(&self) -> Arc<Database> {
-        Arc::clone(&self.database.read())
+    /// Returns the database; `None` while its file cannot be used.
+    fn database(&self) -> Option<Arc<Database>> {
+        self.file.database(&|database| self.learn(database))
     }
 
     /// Drops the oldest records beyond the limits. The caller holds the write lock.
-    fn make_small(&self) -> Result<(), redb::Error> {
-        let read = self.database().begin_read()?;
+    fn make_small(&self, database: &Database) -> Result<(), redb::Error> {
+        let read = database.begin_read()?;
         let tags = read.open_table(TAGS)?;
         let mut late_tags = None;
         if tags.len()? > self.bounds.tags {
@@ -383,7 +391,7 @@ impl Catalog {
         }
         drop((tags, proofs, read));
         if late_tags.is_some() || late_proofs.is_some() {
-            let write = self.database().begin_write()?;
+            let write = database.begin_write()?;
             if let Some(mut late) = late_tags {
                 let mut tags = write.open_table(TAGS)?;
                 tags.retain(|_, (_, _, _, checked)| late.takes(checked))?;
@@ -395,15 +403,19 @@ impl Catalog {
             write.commit()?;
         }
         let (len, most) = self.size();
-        if len > most {
+        if len > most || self.has_others.load(Relaxed) {
             log::info!("the catalog has {len} bytes: rewriting it to make it smaller");
-            self.write_anew()?;
+            // If there is no room for a new file, the old one stays in use.
+            match self.write_anew(database) {
+                Ok(()) => self.has_others.store(false, Relaxed),
+                Err(error) => log::error!("cannot rewrite the catalog: {error}"),
+            }
         }
         Ok(())
     }
 
     /// Rewrites the file with the needed records only. The caller holds the write lock.
-    fn write_anew(&self) -> Result<(), redb::Error> {
+    fn write_anew(&self, database: &Database) -> Result<(), redb::Error> {
         let anew = [Keep::All, Keep::Nothing];
         for stays in anew {
             if stays == Keep::Nothing {
@@ -412,15 +424,16 @@ impl Catalog {
                 );
                 self.needs.lock().clear();
             }
-            let aside = self.path.with_extension("new");
+            let path = self.file.path();
+            let aside = path.with_extension("new");
             remove(&aside)?;
-            let copy = opened(&aside)?;
-            self.copy_into(&copy, stays)?;
-            fs::rename(&aside, &self.path)?;
-            if let Some(dir) = self.path.parent() {
+            let copy = database_at(&aside)?;
+            self.copy_into(database, &copy, stays)?;
+            fs::rename(&aside, path)?;
+            if let Some(dir) = path.parent() {
                 File::open(dir)?.sync_all()?;
             }
-            *self.database.write() = Arc::new(copy);
+            self.file.replace(copy);
             if self.size().0 <= self.bounds.file {
                 break;
             }
@@ -428,11 +441,16 @@ impl Catalog {
         Ok(())
     }
 
-    fn copy_into(&self, copy: &Database, stays: Keep) -> Result<(), redb::Error> {
+    fn copy_into(
+        &self,
+        database: &Database,
+        copy: &Database,
+        stays: Keep,
+    ) -> Result<(), redb::Error> {
         if stays == Keep::Nothing {
             return Ok(());
         }
-        let read = self.database().begin_read()?;
+        let read = database.begin_read()?;
         let write = copy.begin_write()?;
         {
             let mut to = write.open_table(TAGS)?;
@@ -457,31 +475,6 @@ impl Catalog {
         write.commit()?;
         Ok(())
     }
-}
-
-/// Opens a database with all tables.
-fn opened(path: &Path) -> Result<Database, redb::Error> {
-    let database = Database::builder()
-        .set_cache_size(CACHE_BYTES)
-        .create(path)?;
-    let write = database.begin_write()?;
-    write.open_table(TAGS)?;
-    write.open_table(PROOFS)?;
-    write.open_table(MANIFESTS)?;
-    write.commit()?;
-    Ok(database)
-}
-
-/// Removes the records of earlier releases that stood in place of proofs.
-fn forget_links(database: &Database) -> Result<(), redb::Error> {
-    let read = database.begin_read()?;
-    let mut tables = read.list_tables()?;
-    if tables.any(|table| table.name() == LINKS.name()) {
-        let write = database.begin_write()?;
-        write.delete_table(LINKS)?;
-        write.commit()?;
-    }
-    Ok(())
 }
 
 fn remove(path: &Path) -> io::Result<()> {

@@ -124,8 +124,10 @@ async fn bring_bytes(lead: &mut Lead, part: Part, origin: &Origin) -> Result<Par
         // A crash left all of it. For whom it was brought nobody knows.
         while origin.claim.freshness() < Freshness::Fresh {
             match origin.ask(Method::HEAD, None, None).await {
+                // Once, whether it can be noted or not.
                 Ok(_) => {
                     origin.claim.note();
+                    break;
                 }
                 Err(error) if error.is_outage() && origin.claim.freshness() == Freshness::Stale => {
                     break;

@@ -60,13 +60,12 @@ pub struct Records {
 /// Writes records into a new catalog in a directory, and reads them as the mirror does.
 ///
 /// # Errors
-/// If the catalog cannot be opened, or something is given out that is not what it is called.
+/// If the records cannot be written, or something is given out that is not what it is called.
 pub fn read_records(dir: &Path, records: &Records) -> Result<(), String> {
     let path = dir.join("catalog.redb");
     records.write(&path).map_err(|error| error.to_string())?;
     for _ in 0..2 {
         let catalog = Catalog::open(&path, 1 << 20, Documents::default());
-        let catalog = catalog.map_err(|error| format!("it cannot be opened: {error}"))?;
         records.read(&catalog)?;
         let (len, most) = catalog.size();
         if len > most {

@@ -96,6 +96,12 @@ impl Mirror {
         realms.map(key).collect()
     }
 
+    /// Returns whether the mirror knows which images it has: not while the file of its catalog cannot be used.
+    #[must_use]
+    pub fn knows_images(&self) -> bool {
+        self.catalog.is_known()
+    }
+
     /// Returns numbers that change when an image may have become complete.
     #[must_use]
     pub fn pulse(&self) -> (usize, usize) {

@@ -122,9 +122,10 @@ impl Mirror {
         digest: &BlobDigest,
         origin: &Origin,
     ) -> Result<(Source, u64), Refusal> {
-        let here = match self.blobs.peek(&granted.key(digest)).map_err(unreadable)? {
-            Some(BlobState::Whole(whole)) => Some(whole.size),
-            Some(BlobState::Growing(growing)) => growing.watch().borrow().size,
+        let found = self.blobs.peek(&granted.key(digest));
+        let here = match found.inspect_err(note_unreadable) {
+            Ok(Some(BlobState::Whole(whole))) => Some(whole.size),
+            Ok(Some(BlobState::Growing(growing))) => growing.watch().borrow().size,
             _ => None,
         };
         if let Some(size) = here {
@@ -151,8 +152,9 @@ impl Mirror {
             if !self.blobs.is_here(&key) && !self.config.load.may_fetch() {
                 return Err(Refusal::shed().into());
             }
-            let (growing, source) = match self.blobs.find(&key).map_err(unreadable)? {
-                BlobState::Whole(whole) => {
+            let (growing, source) = match self.blobs.find(&key).inspect_err(note_unreadable) {
+                Err(_) => return Err(self.passed(granted, digest, origin).await?),
+                Ok(BlobState::Whole(whole)) => {
                     let proved = self.prove(granted, digest, ContentKind::Blob).await?;
                     return Ok(Served {
                         size: whole.size,
@@ -160,8 +162,8 @@ impl Mirror {
                         source: proved.source(),
                     });
                 }
-                BlobState::Growing(growing) => (growing, Source::Joined),
-                BlobState::Lead(lead) => {
+                Ok(BlobState::Growing(growing)) => (growing, Source::Joined),
+                Ok(BlobState::Lead(lead)) => {
                     let growing = lead.growing();
                     self.start(lead, origin.clone());
                     (growing, Source::Miss)
@@ -181,6 +183,9 @@ impl Mirror {
                     self.prove(granted, digest, ContentKind::Blob).await?;
                     return Err(Unserved::NoRoom(size));
                 }
+                Err(FillError::Disk(_)) => {
+                    return Err(self.passed(granted, digest, origin).await?);
+                }
                 Err(error) if source == Source::Miss => return Err(refused(&error)),
                 // Another's fill, perhaps for another repository: now our own.
                 Err(error) => last = Some(error),
@@ -193,6 +198,20 @@ impl Mirror {
             }
             error => Err(refused(&error.unwrap_or(FillError::GivenUp))),
         }
+    }
+
+    /// Returns how a blob is served that the disk fails: it is passed through.
+    async fn passed(
+        self: &Arc<Self>,
+        granted: &Granted,
+        digest: &BlobDigest,
+        origin: &Origin,
+    ) -> Result<Unserved, Unserved> {
+        if !self.config.load.may_fetch() {
+            return Err(Refusal::shed().into());
+        }
+        self.prove(granted, digest, ContentKind::Blob).await?;
+        Ok(Unserved::NoRoom(size_there(origin).await?))
     }
 
     /// Downloads a blob in the background, even if its client disconnects. Fails it at once if too
@@ -406,8 +425,12 @@ fn refused(error: &FillError) -> Unserved {
     Unserved::Refused(error.into())
 }
 
+fn note_unreadable(error: &io::Error) {
+    log::error!("a blob cannot be read: {error}");
+}
+
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unreadable(error: io::Error) -> Refusal {
-    log::error!("a blob cannot be read: {error}");
+    note_unreadable(&error);
     Refusal::unavailable("the mirror cannot read the blob from its cache")
 }

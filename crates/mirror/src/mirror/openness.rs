@@ -9,6 +9,8 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use rawio::regular::{self, Links};
+
 use super::Access;
 use crate::blobs::{BlobCache, Realm};
 
@@ -31,7 +33,8 @@ pub(super) fn settle<'a>(
         rules.into_iter().map(|(name, _)| name.to_owned()).collect()
     };
     let (mut open, closed) = (names(open), names(closed));
-    let were = noted(dir)?;
+    let were = noted(dir);
+    let is_known = were.is_some();
     let is_apart = match &were {
         Some(were) => were.is_disjoint(&closed),
         None => closed.is_empty(),
@@ -42,7 +45,14 @@ pub(super) fn settle<'a>(
         None if is_apart => {}
         _ => forget(dir, blobs)?,
     }
-    note(dir, &open)
+    match note(dir, &open) {
+        // As it is, it opens nothing: the next process removes what may be of others, too.
+        Err(error) if !is_known => {
+            log::warn!("cannot write {}: {error}", dir.join(FILE).display());
+            Ok(())
+        }
+        noted => noted,
+    }
 }
 
 fn forget(dir: &Path, blobs: &BlobCache) -> io::Result<()> {
@@ -60,27 +70,21 @@ fn forget(dir: &Path, blobs: &BlobCache) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the record of an earlier process; `None` if there was none.
-fn noted(dir: &Path) -> io::Result<Option<BTreeSet<String>>> {
+/// Returns the record of an earlier process; `None` if there was none, or it cannot be read.
+fn noted(dir: &Path) -> Option<BTreeSet<String>> {
     let path = dir.join(FILE);
-    let len = match fs::metadata(&path) {
-        Ok(file) => file.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let names = match regular::read(&path, Links::Followed, FILE_MAX) {
+        Ok(names) => serde_json::from_slice(&names).map_err(io::Error::from),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => Err(error),
     };
-    let names = match len <= FILE_MAX {
-        true => serde_json::from_slice(&fs::read(&path)?).ok(),
-        false => None,
-    };
-    if names.is_none() {
-        log::warn!("{} is damaged", path.display());
-    }
-    Ok(names)
+    let damaged = |error: &_| log::warn!("{} is damaged: {error}", path.display());
+    names.inspect_err(damaged).ok()
 }
 
 fn note(dir: &Path, open: &BTreeSet<String>) -> io::Result<()> {
     let aside = dir.join(FILE).with_extension("new");
-    let mut file = File::create(&aside)?;
+    let mut file = regular::create_anew(&aside)?;
     file.write_all(&serde_json::to_vec(open)?)?;
     file.sync_all()?;
     fs::rename(aside, dir.join(FILE))?;
@@ -126,8 +130,21 @@ mod tests {
             "what it sent is here still"
         );
         assert!(stays(&[("a", &Access::All), ("b", &Access::All)]));
-        fs::write(dir.path().join(FILE), b"[1").unwrap();
-        assert!(!stays(&[("b", &closed)]), "it cannot be read");
+        let no_record: [&dyn Fn(&Path); 3] = [
+            &|path| fs::write(path, b"[1").unwrap(),
+            &|path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+            &|path| fs::create_dir_all(path.join("a")).unwrap(),
+        ];
+        for put in no_record {
+            let file = dir.path().join(FILE);
+            fs::remove_file(&file).unwrap();
+            put(&file);
+            assert!(!stays(&[("b", &closed)]), "it cannot be read");
+        }
+        // It could not be replaced, so the next one believes nothing, either.
+        assert!(!stays(&[("b", &closed)]));
+        fs::remove_dir_all(dir.path().join(FILE)).unwrap();
+        assert!(stays(&[("b", &Access::All)]), "all are open");
         fs::remove_file(dir.path().join(FILE)).unwrap();
         assert!(stays(&[("b", &Access::All)]), "all are open");
     }

@@ -3,6 +3,7 @@
 mod apart;
 mod connections;
 mod queue;
+mod unusable;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use blocks::ContentId;
 use mirror::WholeImage;
 use parking_lot::Mutex;
+use rawio::regular::{self, Links};
 use serde::{Deserialize, Serialize};
 
 /// Automatic attempts at an image. One may have failed for another reason: a
@@ -22,6 +23,8 @@ const TRIED: &str = "tried-";
 
 /// The reason for a failed attempt without another record.
 pub(super) const DIED: &str = "nicfetch ended while it was being taken";
+/// Bytes of a record.
+const NOTE_MAX: u64 = 64 << 10;
 /// Characters of a failure that are noted.
 const WHY_MAX: usize = 500;
 
@@ -180,7 +183,7 @@ impl Notes {
     fn write_to(&self, path: &Path, note: &impl Serialize) -> io::Result<()> {
         let aside = path.with_extension("new");
         let _turn = self.turn.lock();
-        let mut file = File::create(&aside)?;
+        let mut file = regular::create_anew(&aside)?;
         file.write_all(&serde_json::to_vec(note)?)?;
         file.sync_all()?;
         fs::rename(&aside, path)?;
@@ -209,7 +212,7 @@ impl Notes {
 
 /// Reads a note; one that cannot be read is left alone.
 fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Option<T> {
-    let read = fs::read(path).map_err(|error| error.to_string());
+    let read = regular::read(path, Links::Followed, NOTE_MAX).map_err(|error| error.to_string());
     let read = read.and_then(|text| {
         serde_json::from_slice(&text).map_err(|_| "it is no note of an image".to_owned())
     });
@@ -268,5 +271,30 @@ mod tests {
             (notes.read().unwrap().len(), notes.tried().unwrap().len()),
             (0, 0)
         );
+    }
+
+    /// Who broke into nicfetch may have put anything there.
+    #[test]
+    fn a_pipe_in_the_place_of_a_record_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let notes = Notes::open(dir.path().to_owned()).unwrap();
+        let image = WholeImage {
+            name: "a".to_owned(),
+            digest: "sha256:1".to_owned(),
+        };
+        notes.write(&Note::of(&image)).unwrap();
+        let aside = notes.path(&image.name).with_extension("new");
+        let other = ["b", "tried-b"].map(|name| dir.path().join(name));
+        for path in other.into_iter().chain([aside]) {
+            nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            notes.write(&Note::of(&image)).unwrap();
+            let found = (notes.read().unwrap().len(), notes.tried().unwrap().len());
+            tell.send(found).unwrap();
+        });
+        let found = told.recv_timeout(std::time::Duration::from_secs(30));
+        assert_eq!(found.expect("it waits for the pipe"), (1, 0));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -106,10 +106,14 @@ impl TlsServer {
         let verifier =
             WebPkiClientVerifier::builder_with_provider(authority, Arc::clone(&provider))
                 .build()?;
-        let config = ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(read.chain, read.key)?;
+        // A session that is resumed is of a certificate that was valid once: nobody looks at it again, and each
+        // resumption gives the next one.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
@@ -169,5 +173,116 @@ fn at(path: &Path, why: &dyn std::fmt::Display) -> TlsError {
     TlsError::File {
         path: path.to_owned(),
         why: why.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use rustls::SignatureScheme;
+    use rustls::client::ResolvesClientCert;
+    use rustls::sign::CertifiedKey;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Makes an authority and a certificate of it, which serves as the client's and as the service's.
+    fn files(dir: &Path) -> TlsFiles {
+        let openssl = |line: &str| {
+            let mut program = Command::new("openssl");
+            let output = program.args(line.split(' ')).current_dir(dir).output();
+            let output = output.unwrap();
+            assert!(output.status.success(), "{line}: {output:?}");
+        };
+        let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+        openssl(&format!(
+            "req -x509 {new_key} -days 2 -subj /CN=authority -keyout authority.key -out authority"
+        ));
+        openssl(&format!(
+            "req {new_key} -subj /CN=vm -keyout key -out request"
+        ));
+        let names = "subjectAltName=DNS:vm,IP:127.0.0.1\n";
+        std::fs::write(dir.join("extensions"), names).unwrap();
+        openssl(
+            "x509 -req -in request -CA authority -CAkey authority.key -CAcreateserial -days 2 \
+             -extfile extensions -out certificate",
+        );
+        TlsFiles {
+            certificate: dir.join("certificate"),
+            key: dir.join("key"),
+            authority: dir.join("authority"),
+        }
+    }
+
+    /// A certificate that a client has, until it has none any more.
+    #[derive(Debug)]
+    struct Wallet {
+        certified: Arc<CertifiedKey>,
+        has_it: AtomicBool,
+    }
+
+    impl ResolvesClientCert for Wallet {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+            let has_it = self.has_it.load(Relaxed);
+            has_it.then(|| Arc::clone(&self.certified))
+        }
+
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    /// Connects, and returns who the service takes the client for.
+    async fn visit(server: &TlsServer, client: &TlsConnector) -> io::Result<Option<Vec<u8>>> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let accept = async {
+            let (stream, _) = listener.accept().await?;
+            let mut connected = server.accept(stream, PeerAddress::Unknown).await?;
+            connected.stream.write_all(b"x").await?;
+            io::Result::Ok(connected.peer.certified)
+        };
+        let connect = async {
+            let name = ServerName::try_from("127.0.0.1").map_err(io::Error::other)?;
+            let stream = TcpStream::connect(address).await?;
+            let mut stream = client.connect(name, stream).await?;
+            // With it come the tickets, if there are any.
+            stream.read_u8().await
+        };
+        let (certified, _came) = tokio::join!(accept, connect);
+        certified
+    }
+
+    /// As one whose certificate has run out, or was taken from it.
+    #[tokio::test]
+    async fn who_had_a_certificate_once_does_not_come_back_without_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path());
+        let server = TlsServer::open(&files).unwrap();
+        let read = Read::of(&files).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let certified = CertifiedKey::from_der(read.chain, read.key, &provider).unwrap();
+        let wallet = Arc::new(Wallet {
+            certified: Arc::new(certified),
+            has_it: AtomicBool::new(true),
+        });
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(read.authority)
+            .with_client_cert_resolver(Arc::clone(&wallet) as Arc<_>);
+        let client = TlsConnector::from(Arc::new(client));
+        for _ in 0..2 {
+            let who = visit(&server, &client).await.unwrap();
+            assert_eq!(who.as_deref(), Some(&b"vm"[..]));
+        }
+        wallet.has_it.store(false, Relaxed);
+        for _ in 0..2 {
+            let who = visit(&server, &client).await;
+            assert!(who.is_err(), "{who:?}");
+        }
     }
 }

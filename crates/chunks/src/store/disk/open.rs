@@ -158,11 +158,17 @@ impl DiskStore {
         Ok(numbers)
     }
 
-    /// Opens a segment; one without a valid header holds nothing, and is removed.
+    /// Opens a segment; one without a valid header holds nothing, and is removed. What cannot be read has nothing for
+    /// us, and hides no other.
     fn open_segment(&self, number: u64) -> Result<Option<Segment>, OpenStoreError> {
         let path = path_of(&self.dir, number);
         match Segment::open(&path, number) {
             Ok(segment) => Ok(Some(segment)),
+            Err(OpenSegmentError::Io(error)) if is_of_this_file(&error) => {
+                log::warn!("{} cannot be read: ignored: {error}", path.display());
+                self.counts.damaged.fetch_add(1, Relaxed);
+                Ok(None)
+            }
             Err(OpenSegmentError::Io(error)) => Err(OpenStoreError::io(&path, "opening")(error)),
             Err(OpenSegmentError::Format(SegmentError::Damaged)) => {
                 log::warn!("{} has no valid header: removed", path.display());
@@ -216,6 +222,17 @@ impl DiskStore {
             lines: contents.lines,
         }))
     }
+}
+
+/// Returns whether an error says something of one file, and not of the process or the file system.
+fn is_of_this_file(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, IsADirectory, NotFound, PermissionDenied};
+    use nix::libc::{EIO, ELOOP};
+    let kind = error.kind();
+    matches!(
+        kind,
+        InvalidInput | IsADirectory | NotFound | PermissionDenied
+    ) || [EIO, ELOOP].map(Some).contains(&error.raw_os_error())
 }
 
 fn lock(dir: &Path) -> Result<File, OpenStoreError> {

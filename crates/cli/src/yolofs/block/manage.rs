@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use blockimages::convert::RegistryImage;
 use blockimages::manage::{self, Top, UpperKind};
 use blockimages::{Background, BlobSource, DeviceConfig};
+use blocks::Digest;
 use bootstore::store::StoreSettings;
 use clap::ValueEnum;
 use engine::ImageName;
@@ -74,14 +75,18 @@ pub(super) fn create(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result
     let new = access::make_dir(&args.dir, args.dry_run)?;
     access::create(lower.access(), new, store).confine()?;
     let lowers = lower.layers(args, store);
-    let lowers = lowers.context("looking for the layers below")?;
+    let (lowers, manifest) = lowers.context("looking for the layers below")?;
     let layers = lowers.lowers.len();
     if !args.dry_run {
         let made = manage::create(&args.dir, lowers, top, args.size.map(|size| size.0));
         made.with_context(|| format!("making {}", args.dir.display()))?;
     }
-    let done = json!({"image": args.dir, "layers": layers, "dry_run": args.dry_run});
-    let said = format!("{}: an image on {layers} layers\n", args.dir.display());
+    let done = json!({
+        "image": args.dir, "layers": layers, "manifest": manifest, "dry_run": args.dry_run,
+    });
+    // A tag may be another image's by now.
+    let of = manifest.map_or_else(String::new, |manifest| format!(" of {manifest}"));
+    let said = format!("{}: an image on {layers} layers{of}\n", args.dir.display());
     show(args.format, &done, said)
 }
 
@@ -122,10 +127,15 @@ impl Lower {
         }
     }
 
-    fn layers(&self, args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<DeviceConfig> {
+    /// Returns its layers, and the digest of its manifest if it is in a registry.
+    fn layers(
+        &self,
+        args: &CreateArgs,
+        store: &StoreSettings,
+    ) -> anyhow::Result<(DeviceConfig, Option<Digest>)> {
         let (reference, config) = match self {
-            Self::None => return Ok(DeviceConfig::default()),
-            Self::Here(_, layers) => return Ok(layers.clone()),
+            Self::None => return Ok((DeviceConfig::default(), None)),
+            Self::Here(_, layers) => return Ok((layers.clone(), None)),
             Self::Elsewhere(reference, config) => (reference, config),
         };
         let mut watch = |_| std::ops::ControlFlow::Continue(());
@@ -134,7 +144,10 @@ impl Lower {
             take_plan(&image, store);
         }
         let dir = (!args.dry_run).then_some(args.dir.as_path());
-        Ok(image.block_config(dir, &mut watch)?)
+        let manifest = image.digest();
+        let layers = image.block_config(dir, &mut watch);
+        let layers = layers.with_context(|| format!("the image is {manifest}"))?;
+        Ok((layers, Some(manifest)))
     }
 }
 

@@ -104,10 +104,10 @@ fn list(store: &StoreSettings, format: FormatArg) -> anyhow::Result<Outcome> {
     let mut said = String::new();
     let mut all = Vec::new();
     for kept in &plans {
-        let (layers, bytes) = (kept.plan.layers(), kept.plan.bytes());
+        let (layers, bytes) = (&kept.layers, kept.bytes);
         let names: Vec<_> = layers.iter().map(Digest::short).collect();
         said += &format!("{} of layers {}\n", Size(bytes), names.join(" "));
-        let recorded_at = kept.plan.recorded_at;
+        let recorded_at = kept.recorded_at;
         all.push(json!({
             "file": kept.path, "layers": layers, "bytes": bytes, "recorded_at": recorded_at,
         }));

@@ -66,7 +66,7 @@ fn proof(repository: &str, digest: &BlobDigest) -> ProofKey {
 }
 
 fn open(path: &Path, budget: u64) -> Catalog {
-    Catalog::open(path, budget, Documents::default()).unwrap()
+    Catalog::open(path, budget, Documents::default())
 }
 
 /// A manifest of so many bytes that names so many layers, all its own.
@@ -87,7 +87,7 @@ fn manifest(seed: u32, bytes: usize, layers: usize) -> (BlobDigest, Manifest) {
 }
 
 fn counts(catalog: &Catalog) -> [u64; 3] {
-    let read = catalog.database().begin_read().unwrap();
+    let read = catalog.database().unwrap().begin_read().unwrap();
     [
         read.open_table(MANIFESTS).unwrap().len().unwrap(),
         read.open_table(TAGS).unwrap().len().unwrap(),
@@ -202,6 +202,84 @@ fn what_names_too_much_or_is_too_long_is_not_kept() {
     // What its registry said is kept, as of any other.
     assert_eq!(counts(&catalog), [before[0], before[1], before[2] + 1]);
     assert_eq!(catalog.manifest_count(), 0);
+}
+
+/// Fills a catalog with some images, and returns what it has to say of them.
+fn some_images(catalog: &Catalog) -> Vec<(String, (BlobDigest, Manifest))> {
+    let images = (0..30).map(|seed| (format!("r{seed}"), manifest(seed, 500, 3)));
+    let images: Vec<_> = images.collect();
+    for (repository, image) in &images {
+        pull(catalog, repository, "v1", image);
+    }
+    images
+}
+
+/// Returns whether a catalog knows an image; what it says of it is right.
+fn knows(
+    catalog: &Catalog,
+    (repository, (digest, image)): &(String, (BlobDigest, Manifest)),
+) -> bool {
+    let found = catalog.manifest(&Proved::forged(key(digest)));
+    let tagged = catalog.tag(&scope(repository), "v1");
+    assert!(found.as_ref().is_none_or(|found| found == image));
+    assert!(
+        tagged
+            .as_ref()
+            .is_none_or(|tagged| tagged.digest == *digest)
+    );
+    found.is_some() && tagged.is_some()
+}
+
+#[test]
+fn what_is_no_catalog_is_set_aside_and_a_new_one_begun() {
+    let in_its_place: [&dyn Fn(&Path); 4] = [
+        &|path| fs::write(path, [7; 100_000]).unwrap(),
+        &|path| fs::write(path, "no catalog").unwrap(),
+        &|path| fs::create_dir_all(path.join("a")).unwrap(),
+        &|path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+    ];
+    for (number, put) in in_its_place.iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("catalog");
+        put(&path);
+        let catalog = open(&path, 1 << 30);
+        let images = some_images(&catalog);
+        assert!(
+            images.iter().all(|image| knows(&catalog, image)),
+            "{number}"
+        );
+        drop(catalog);
+        let catalog = open(&path, 1 << 30);
+        assert!(
+            images.iter().all(|image| knows(&catalog, image)),
+            "{number}"
+        );
+        assert!(path.with_extension("damaged").exists(), "{number}");
+    }
+}
+
+#[test]
+fn a_damaged_page_costs_what_it_has_and_no_correctness() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("catalog");
+    let catalog = open(&path, 1 << 30);
+    let images = some_images(&catalog);
+    drop(catalog);
+    let whole = fs::read(&path).unwrap();
+    let mut lost = 0;
+    for page in 0..whole.len() / 4096 {
+        let mut bytes = whole.clone();
+        let page = &mut bytes[page * 4096..][..4096];
+        page.iter_mut().step_by(97).for_each(|byte| *byte ^= 0x55);
+        fs::write(&path, bytes).unwrap();
+        let catalog = open(&path, 1 << 30);
+        lost += usize::from(!images.iter().all(|image| knows(&catalog, image)));
+        // What comes now is kept, whatever was lost.
+        let new = ("new".to_owned(), manifest(99, 500, 3));
+        pull(&catalog, "new", "v1", &new.1);
+        assert!(knows(&catalog, &new));
+    }
+    assert!(lost > 0, "no page mattered");
 }
 
 /// As a release wrote it that had no bounds.
