@@ -22,6 +22,7 @@ mod umount;
 mod upgrade;
 mod worker;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -29,7 +30,7 @@ use clap::{Parser, Subcommand};
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
 use crate::run_dir_arg::RunDirArg;
-use crate::start::{Talk, begin};
+use crate::start::{Talk, begin_quickly, of_few};
 use crate::store_args::StoreArgs;
 
 /// Serve directory trees and disk images from boot images, so that boots do not wait for the disk.
@@ -73,11 +74,50 @@ enum YolofsCommand {
     Recorder(recorder::RecorderArgs),
 }
 
+/// The command lines that a mount waits for.
+#[derive(Debug, Parser)]
+#[command(name = "yolofs")]
+struct QuickYolofs {
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    run_dir: RunDirArg,
+    #[command(flatten)]
+    talk: Talk,
+    #[command(subcommand)]
+    command: QuickCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum QuickCommand {
+    Mount(Box<mount::MountArgs>),
+    Mounter(mounter_command::MounterArgs),
+}
+
+impl From<QuickYolofs> for Yolofs {
+    fn from(quick: QuickYolofs) -> Self {
+        Self {
+            store: quick.store,
+            run_dir: quick.run_dir,
+            talk: quick.talk,
+            command: match quick.command {
+                QuickCommand::Mount(args) => YolofsCommand::Mount(args),
+                QuickCommand::Mounter(args) => YolofsCommand::Mounter(args),
+            },
+        }
+    }
+}
+
 /// Parses the command line, does what it says, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args = begin(|args: &Yolofs| args.talk);
+    let args = begin_quickly(|args: &Yolofs| args.talk, quickly);
     report("yolofs", &run(&args))
+}
+
+/// Parses the command line, if it is one that a mount waits for.
+fn quickly(line: Vec<OsString>) -> Option<Yolofs> {
+    of_few::<QuickCommand, QuickYolofs>(line).map(Yolofs::from)
 }
 
 fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
@@ -105,5 +145,78 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Setup(command) => setup::run(command),
         YolofsCommand::Doctor(command) => doctor::run(command, store, &args.run_dir),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, FromArgMatches as _};
+
+    use super::*;
+
+    fn wholly(line: &[&str]) -> Option<Yolofs> {
+        let matches = Yolofs::command().try_get_matches_from(line).ok()?;
+        Yolofs::from_arg_matches(&matches).ok()
+    }
+
+    #[test]
+    fn a_mount_is_read_as_by_the_description_of_all_verbs() {
+        let lines: [&[&str]; 5] = [
+            &["mount", "/a", "/b"],
+            &[
+                "mount", "-qq", "--store", "/s", "nic:root", "/b", "--nic", "far:7070",
+            ],
+            &[
+                "mount",
+                "/a",
+                "--run-dir",
+                "/r",
+                "-v",
+                "--boot",
+                "none",
+                "--",
+                "/b",
+            ],
+            &[
+                "mount",
+                "/a",
+                "/b",
+                "--record",
+                "/t",
+                "--threads",
+                "4",
+                "--store-max",
+                "4K",
+            ],
+            &["mounter", "/b"],
+        ];
+        for line in lines {
+            let line = [&["yolofs"], line].concat();
+            let quick = quickly(line.iter().map(OsString::from).collect());
+            assert_eq!(
+                format!("{quick:?}"),
+                format!("{:?}", wholly(&line)),
+                "{line:?}"
+            );
+            let is_right = !line.contains(&"-qq");
+            assert_eq!(quick.is_some(), is_right, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_or_wants_help_or_another_verb_is_left_to_the_description_of_all() {
+        let lines: [&[&str]; 6] = [
+            &["mount"],
+            &["mount", "--help"],
+            &["mount", "/a", "/b", "--thread", "4"],
+            &["mounte", "/a", "/b"],
+            &["status"],
+            &["--store", "mount", "mount", "/a", "/b"],
+        ];
+        for line in lines {
+            let line = [&["yolofs"], line].concat();
+            let quick = quickly(line.iter().map(OsString::from).collect());
+            assert!(quick.is_none(), "{line:?}");
+        }
     }
 }

@@ -49,7 +49,6 @@ fn help(program: &str, verb: &[&str]) -> String {
         .env_remove("YOLOFS_STATE_DIR")
         .env_remove("NICFETCH_STORE")
         .env_remove("NICFETCH_TOKEN_FILE")
-        .env_remove("YOLOFS_NOTIFY_PARENT")
         .env_remove("DOCKER_HOST")
         .output()
         .unwrap();

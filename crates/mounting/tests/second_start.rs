@@ -12,7 +12,10 @@ use std::thread::spawn;
 use std::time::Duration;
 
 use blocks::testing::{MemSource, Node, tree};
-use blocks::{BlockIndex, BlockRange, BlockSource as _, Extent, FileId, ReplayPlan, SourceId};
+use blocks::{
+    BLOCK_SIZE, BlockIndex, BlockRange, BlockSource as _, Extent, FileId, Lookup, ReplayPlan,
+    SourceId,
+};
 use blockservice::identity::Access;
 use blockservice::service::{Limits, Service};
 use blockservice::wire::{HEAD_BYTES, Head};
@@ -20,15 +23,20 @@ use bootimg::{SourceInfo, Variant, WriteRequest, unwatched, write_image};
 use chunks::Catalog;
 use chunks::index::{CHUNK_BYTES, Index, build};
 use chunks::testing::MemStore;
+use mounting::boot::Boot;
 use mounting::nic::Nic;
+use mounting::prewarming::{PrewarmRequest, Prewarming};
 use node_api::boot_choice::BootChoice;
+use node_api::mount_state::PrewarmState;
 use node_api::nic::{NicName, NicSpec};
 use serving::transport::{Address, Listener};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use yolofs::PrewarmReport;
 
 const CHUNKS: u64 = 20;
+const CHUNK_BLOCKS: u64 = CHUNK_BYTES / BLOCK_SIZE as u64;
 const LONG: Duration = Duration::from_secs(60);
 /// Frames by which a client begins: PROOF, and OPEN of a known source, which nobody waits for.
 const BEGIN: [u8; 2] = [3, 5];
@@ -42,7 +50,7 @@ fn content(chunk: u64) -> Vec<u8> {
         .collect()
 }
 
-/// A service of one source with a boot image that reads a block of each chunk.
+/// A service of one source with a boot image.
 struct Site {
     dir: TempDir,
     index: Index,
@@ -53,7 +61,17 @@ struct Site {
 }
 
 impl Site {
+    /// Has a boot image that reads a block of each chunk.
     fn start() -> Self {
+        Self::recorded(
+            &(0..CHUNKS)
+                .map(|chunk| CHUNK_BLOCKS * chunk)
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    /// Has a boot image that reads these blocks.
+    fn recorded(blocks: &[u64]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let nodes = [Node::dir(&[("file", 1)]), Node::file(CHUNKS * CHUNK_BYTES)];
         let tree = Arc::new(tree(&nodes).unwrap());
@@ -65,15 +83,15 @@ impl Site {
         let index = build(b"one", &tree, &source, &*store, go_on).unwrap().index;
         let catalog = Arc::new(Catalog::open(&dir.path().join("catalog")).unwrap());
         catalog.add(b"one", &index).unwrap();
-        let extent = |chunk: u64| Extent {
+        let extent = |block: &u64| Extent {
             file: FileId(1),
-            range: BlockRange::with_len(BlockIndex(32 * chunk), 1),
+            range: BlockRange::with_len(BlockIndex(*block), 1),
             bin: 0,
             seen: 1,
         };
         let plan = ReplayPlan {
             runs: 1,
-            extents: (0..CHUNKS).map(extent).collect(),
+            extents: blocks.iter().map(extent).collect(),
             ..ReplayPlan::default()
         };
         let info = SourceInfo {
@@ -256,4 +274,53 @@ fn a_cache_that_lost_chunks_has_the_rest_of_the_plan_sent() {
     assert_eq!(status.streams, 1, "{status:?}");
     // What comes too late on a busy machine; one after the other would be twenty.
     assert!(site.sent().get(&READ).is_none_or(|reads| *reads <= 3));
+}
+
+/// A start comes back to most chunks. In the order of the recording each would be decompressed and verified as often as it
+/// is out of memory by then.
+#[test]
+fn a_prewarm_opens_each_chunk_once_in_the_order_of_first_use() {
+    let first_used: Vec<u64> = (0..CHUNKS).map(|n| n * 7 % CHUNKS).collect();
+    // To one place of each, and then to another place of each.
+    let places = [9, 3].into_iter();
+    let recorded: Vec<u64> = places
+        .flat_map(|place| {
+            first_used
+                .iter()
+                .map(move |chunk| chunk * CHUNK_BLOCKS + place)
+        })
+        .collect();
+    let site = Site::recorded(&recorded);
+    let nic = site.open(&site.name(false));
+    let boot = nic.choose_boot(&BootChoice::Auto).unwrap().unwrap();
+    let boot = Boot::of_service(boot);
+    let planned = boot.recorded.plan().extents.iter();
+    let planned: Vec<_> = planned.map(|extent| extent.range.start().0).collect();
+    assert_eq!(planned, recorded, "it came as it was recorded");
+    let key = nic.index().tree().key(FileId(1)).unwrap();
+    let mut opened = Vec::new();
+    let mut read = Vec::new();
+    let prewarming = Prewarming::new(PrewarmState::Waiting);
+    let request = PrewarmRequest::default();
+    let done = prewarming.prewarm(&boot, &request, |plan, blocks, _| {
+        for Extent { range, .. } in &plan.extents {
+            let mut out = [0; BLOCK_SIZE];
+            let found = blocks.get_once(&key, *range, &mut out);
+            assert_eq!(found, Lookup::Hit { blocks: 1 }, "{range:?}");
+            let block = range.start().0;
+            let chunk = content(block / CHUNK_BLOCKS);
+            let begin = usize::try_from(block % CHUNK_BLOCKS).unwrap() * BLOCK_SIZE;
+            assert!(out == chunk[begin..begin + BLOCK_SIZE], "{range:?}");
+            opened.push(block / CHUNK_BLOCKS);
+            read.push(block);
+        }
+        Ok(PrewarmReport::default())
+    });
+    done.unwrap();
+    opened.dedup();
+    assert_eq!(opened, first_used);
+    read.sort_unstable();
+    let mut recorded = recorded;
+    recorded.sort_unstable();
+    assert_eq!(read, recorded, "and all of it");
 }

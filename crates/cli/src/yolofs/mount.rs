@@ -10,7 +10,6 @@ use anyhow::{Context as _, bail, ensure};
 use blocks::DeviceAccess;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use localfs::canonical_within;
-use nix::unistd::setsid;
 use parking_lot::Mutex;
 
 use super::by_node::{self, Until};
@@ -22,7 +21,7 @@ use crate::output::{Format, FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
 use crate::xattrs_arg::XattrsArg;
 use bootstore::store::StoreSettings;
-use host::interrupt::{Interrupt, unblock_signals};
+use host::interrupt::Interrupt;
 use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
 use mounting::clones::adopt_for;
@@ -37,7 +36,7 @@ use node_api::nic::NicName;
 use node_api::serve_mode::ServeMode;
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
-use own_daemon::{NOTIFY_PARENT, Started, tell};
+use own_daemon::OwnDaemon;
 use recording::until::seconds;
 
 /// How long the source has for an answer in mounts of the node, and elsewhere unless told otherwise.
@@ -116,9 +115,6 @@ pub(super) struct MountArgs {
     pub(super) image: ImageArgs,
     #[command(flatten)]
     pub(super) format: FormatArg,
-    /// Tell the parent on standard output when it is served
-    #[arg(long, hide = true, env = NOTIFY_PARENT)]
-    pub(super) notify_parent: bool,
 }
 
 /// Returns what the node is asked for.
@@ -195,11 +191,7 @@ pub(super) fn run(
 ) -> anyhow::Result<Outcome> {
     args.refuse_what_needs_a_boot_image()?;
     let run_dir = RunDir::open(&run_dir.run_dir)?;
-    if args.notify_parent {
-        // Whoever started this has blocked them, to hear of Ctrl-C: until there is something to be
-        // undone, they end this process at once.
-        unblock_signals()?;
-    }
+    let own_daemon = args.own_daemon(store, &run_dir)?;
     // It may be the source itself.
     let mountpoint = canonical_within(&args.mountpoint, args.source_deadline);
     let mountpoint = mountpoint.with_context(|| {
@@ -208,13 +200,16 @@ pub(super) fn run(
             args.mountpoint.display()
         )
     })?;
-    if !args.notify_parent && args.block_image()?.is_none() {
+    if args.block_image()?.is_none() {
         // A daemon may not write to the store.
         adopt_for(&args.request(store)?, store, &Interrupt::unarmed()?);
     }
-    if args.notify_parent || args.foreground {
-        return serve(args, store, &run_dir, &mountpoint);
-    }
+    let Some(own_daemon) = own_daemon else {
+        daemon::serve(&args.request(store)?, store, &run_dir, &mountpoint, &|_| {
+            Ok(())
+        })?;
+        return Ok(Outcome::Done);
+    };
     if let Some(existing) = run_dir.find(&mountpoint)?.filter(MountRecord::is_alive) {
         args.refuse_other_source(&existing)?;
         return served(args, &run_dir, &mountpoint);
@@ -238,7 +233,7 @@ pub(super) fn run(
             }
         }
     }
-    let warnings = own_daemon::start(&run_dir.log(&RunDir::id_of(&mountpoint)))?;
+    let warnings = own_daemon.start(&mountpoint, &log_of(&run_dir, &mountpoint))?;
     match args.format.format() {
         // It has said all that is printed: asking for its status would take milliseconds.
         Format::Text => {
@@ -247,6 +242,11 @@ pub(super) fn run(
         }
         Format::Json => served(args, &run_dir, &mountpoint),
     }
+}
+
+/// Returns where the daemon of a mount logs.
+fn log_of(run_dir: &RunDir, mountpoint: &Path) -> PathBuf {
+    run_dir.log(&RunDir::id_of(mountpoint))
 }
 
 /// Tells what somebody should know of a mount.
@@ -281,6 +281,23 @@ fn served(args: &MountArgs, run_dir: &RunDir, mountpoint: &Path) -> anyhow::Resu
 }
 
 impl MountArgs {
+    /// Prepares a daemon of its own, unless this process is to serve. It ends by itself if the node serves the mount, or another daemon
+    /// does already.
+    fn own_daemon(
+        &self,
+        store: &StoreSettings,
+        run_dir: &RunDir,
+    ) -> anyhow::Result<Option<OwnDaemon>> {
+        if self.foreground {
+            return Ok(None);
+        }
+        let log = |mountpoint: &Path| log_of(run_dir, mountpoint);
+        let daemon = OwnDaemon::prepare(log, |mountpoint, serving| {
+            daemon::serve(&self.request(store)?, store, run_dir, mountpoint, serving)
+        });
+        daemon.map(Some)
+    }
+
     /// Returns what the mount is to be, for a daemon of its own.
     fn request(&self, store: &StoreSettings) -> anyhow::Result<MountRequest> {
         let image = self.block_image()?;
@@ -395,34 +412,4 @@ impl MountArgs {
             || self.revalidate.is_some()
             || self.nic.nic_share
     }
-}
-
-/// Serves in this process, and tells the parent, if one waits, how the start went.
-fn serve(
-    args: &MountArgs,
-    store: &StoreSettings,
-    run_dir: &RunDir,
-    mountpoint: &Path,
-) -> anyhow::Result<Outcome> {
-    if args.notify_parent {
-        // A session of its own: neither Ctrl-C nor the end of the terminal is meant for a daemon.
-        setsid().context("leaving the terminal's session")?;
-    }
-    let told = std::cell::Cell::new(false);
-    let serving = |warnings| {
-        told.set(true);
-        if args.notify_parent {
-            tell(&Started::Serving { warnings })
-        } else {
-            Ok(())
-        }
-    };
-    let result = daemon::serve(&args.request(store)?, store, run_dir, mountpoint, &serving);
-    if let (Err(error), true, false) = (&result, args.notify_parent, told.get()) {
-        return tell(&Started::Failed {
-            why: format!("{error:#}"),
-        })
-        .map(|()| Outcome::Done);
-    }
-    result.map(|()| Outcome::Done)
 }
