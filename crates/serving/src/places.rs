@@ -326,6 +326,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn whoever_has_made_room_has_no_place_before_it_is_over() {
+        let places = places(1, 1, Duration::ZERO);
+        let _first = places.admit("a").await.unwrap();
+        let second = places.admit("a").await.unwrap();
+        drop(second);
+        assert!(places.admit("a").await.is_some());
+    }
+
+    #[tokio::test]
     async fn whoever_is_answered_makes_no_room() {
         let places = places(8, 1, Duration::ZERO);
         let connection = places.admit("a").await.unwrap();

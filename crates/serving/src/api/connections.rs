@@ -267,21 +267,27 @@ mod tests {
     /// Others of the process have so many that there are none for as many connections as there may be.
     #[tokio::test]
     async fn those_that_are_waited_for_make_room_where_descriptors_have_run_out() {
-        let seen = Arc::new(Seen::default());
+        let (seen, descriptors) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
         let peers = Mutex::new(vec![Peer::Asks, Peer::Silent, Peer::Silent]);
         let accept = async || {
-            if seen.open.load(SeqCst) >= 2 {
+            if descriptors.open.load(SeqCst) >= 2 {
                 return Err(io::Error::from_raw_os_error(24)); // EMFILE
             }
             let next = peers.lock().pop();
             match next {
-                Some(peer) => Ok(peer),
+                Some(peer) => Ok((peer, Open::new(&descriptors))),
                 None => std::future::pending().await,
             }
         };
         let (_close, closed) = oneshot::channel();
         let connections = Connections::up_to(64);
-        let converse = |peer, turn| converse(peer, turn, Arc::clone(&seen));
+        let converse = |(peer, descriptor), turn| {
+            let conversation = converse(peer, turn, Arc::clone(&seen));
+            async move {
+                conversation.await;
+                drop(descriptor);
+            }
+        };
         tokio::select! {
             () = connections.take(closed, accept, converse) => panic!("it is over"),
             () = seen.until_answered(1) => {}
