@@ -261,6 +261,27 @@ fn clients_without_a_handshake_keep_nobody_out() {
 }
 
 #[test]
+fn a_client_that_takes_a_reply_byte_by_byte_is_dropped() {
+    let mut rig = NbdRig::new();
+    rig.config.io_deadline = Duration::from_millis(500);
+    let export = rig
+        .exporter()
+        .export(Arc::new(MemDevice::new(64 << 20, 512)))
+        .unwrap();
+    let mut slow = NbdClient::go(&rig.socket());
+    slow.send(0, 0, 0..32 << 20, &[]);
+    let mut taken = 0;
+    while taken < 32 << 20
+        && let Ok(more @ 1..) = slow.stream.read(&mut [0; 4 << 10])
+    {
+        taken += more;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(taken < 32 << 20, "it was waited for: {taken}");
+    export.stop();
+}
+
+#[test]
 fn a_client_that_takes_no_replies_is_dropped_and_memory_is_bounded() {
     let mut rig = NbdRig::new();
     rig.config.io_deadline = Duration::from_secs(1);

@@ -164,6 +164,7 @@ mod tests {
             let mut other = connect();
             other.write_all(b"X").unwrap();
             // It is let go of, and not started.
+            other.set_read_timeout(Some(DEADLINE)).unwrap();
             assert_eq!(other.read(&mut [0]).unwrap(), 0);
             drop(connect());
             vec![other]
