@@ -21,6 +21,10 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Waits until somebody starts the container: only root reaches the socket.
 pub(crate) fn wait(listener: &UnixListener) -> io::Result<UnixStream> {
+    wait_with(listener, DEADLINE)
+}
+
+fn wait_with(listener: &UnixListener, deadline: Duration) -> io::Result<UnixStream> {
     listener.set_nonblocking(true)?;
     let mut connected = Vec::new();
     loop {
@@ -32,7 +36,7 @@ pub(crate) fn wait(listener: &UnixListener) -> io::Result<UnixStream> {
         }
         let room = accept(listener, &mut connected)?;
         let patience = match room {
-            Room::Left => DEADLINE,
+            Room::Left => deadline,
             Room::None => PATIENCE,
         };
         let before = connected.len();
@@ -132,18 +136,20 @@ mod tests {
 
     use super::*;
 
+    /// Longer than anything takes here; reached only by a failure.
+    const LONG: Duration = Duration::from_secs(60);
+
     /// Has as many come as `come` returns, and then one that starts the container, which has to be heard.
     fn starts(come: impl FnOnce(&dyn Fn() -> UnixStream) -> Vec<UnixStream>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("start.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let (tell, told) = channel();
-        std::thread::spawn(move || tell.send(wait(&listener)));
+        std::thread::spawn(move || tell.send(wait_with(&listener, 60 * LONG)));
         let others = come(&|| UnixStream::connect(&path).unwrap());
         let mut starter = UnixStream::connect(&path).unwrap();
         starter.write_all(&[GO]).unwrap();
-        // Longer than the deadlines of some one after the other, and much less than of all.
-        let heard = told.recv_timeout(4 * DEADLINE).expect("it is not heard");
+        let heard = told.recv_timeout(LONG).expect("it is not heard");
         heard.unwrap().write_all(b"started").unwrap();
         let mut said = String::new();
         starter.read_to_string(&mut said).unwrap();
@@ -159,12 +165,23 @@ mod tests {
     }
 
     #[test]
+    fn who_says_nothing_is_let_go_of_at_the_deadline() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("start.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || wait_with(&listener, Duration::from_millis(20)));
+        let mut silent = UnixStream::connect(&path).unwrap();
+        silent.set_read_timeout(Some(LONG)).unwrap();
+        assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
     fn who_says_something_else_or_leaves_starts_nothing() {
         starts(|connect| {
             let mut other = connect();
             other.write_all(b"X").unwrap();
             // It is let go of, and not started.
-            other.set_read_timeout(Some(DEADLINE)).unwrap();
+            other.set_read_timeout(Some(LONG)).unwrap();
             assert_eq!(other.read(&mut [0]).unwrap(), 0);
             drop(connect());
             vec![other]
