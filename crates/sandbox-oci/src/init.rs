@@ -53,7 +53,7 @@ pub(crate) fn run(given: &Given<'_>, mut parent: UnixStream) -> u8 {
         return 1;
     }
     drop(parent);
-    let Ok(mut starter) = starters::wait(given.starts) else {
+    let Ok(mut starter) = starters::wait(given.starts, GO) else {
         return 1;
     };
     let error = identity::become_program(&given.plan.process, given.plan.seccomp.as_ref());

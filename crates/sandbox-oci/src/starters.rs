@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::init::GO;
-
 /// How many may be connected at a time. Each is a descriptor, of which an engine may allow 1 024.
 const CONNECTED_MAX: usize = 128;
 /// How long each has to say what it wants.
@@ -19,18 +17,18 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// How long it has while there is no room for others.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Waits until somebody starts the container: only root reaches the socket.
-pub(crate) fn wait(listener: &UnixListener) -> io::Result<UnixStream> {
-    wait_with(listener, DEADLINE)
+/// Waits until somebody starts the container, by the byte `go`: only root reaches the socket.
+pub(crate) fn wait(listener: &UnixListener, go: u8) -> io::Result<UnixStream> {
+    wait_with(listener, go, DEADLINE)
 }
 
-fn wait_with(listener: &UnixListener, deadline: Duration) -> io::Result<UnixStream> {
+fn wait_with(listener: &UnixListener, go: u8, deadline: Duration) -> io::Result<UnixStream> {
     listener.set_nonblocking(true)?;
     let mut connected = Vec::new();
     loop {
         // Those whose time is over by now have been looked at since.
         let now = Instant::now();
-        if let Some(starter) = that_starts(&mut connected) {
+        if let Some(starter) = that_starts(&mut connected, go) {
             starter.set_nonblocking(false)?;
             return Ok(starter);
         }
@@ -60,12 +58,12 @@ enum Room {
 }
 
 /// Takes out who says that the container is to start, and drops those who say something else, or have left.
-fn that_starts(connected: &mut Vec<Connected>) -> Option<UnixStream> {
+fn that_starts(connected: &mut Vec<Connected>, go: u8) -> Option<UnixStream> {
     let mut at = 0;
     while at < connected.len() {
         let mut byte = [0];
         match (&connected[at].stream).read(&mut byte) {
-            Ok(1) if byte == [GO] => return Some(connected.remove(at).stream),
+            Ok(1) if byte == [go] => return Some(connected.remove(at).stream),
             Err(error) if is_passing(&error) => at += 1,
             _ => drop(connected.remove(at)),
         }
@@ -136,6 +134,7 @@ mod tests {
 
     use super::*;
 
+    const GO: u8 = b'G';
     /// Longer than anything takes here; reached only by a failure.
     const LONG: Duration = Duration::from_secs(60);
 
@@ -145,7 +144,7 @@ mod tests {
         let path = dir.path().join("start.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let (tell, told) = channel();
-        std::thread::spawn(move || tell.send(wait_with(&listener, 60 * LONG)));
+        std::thread::spawn(move || tell.send(wait_with(&listener, GO, 60 * LONG)));
         let others = come(&|| UnixStream::connect(&path).unwrap());
         let mut starter = UnixStream::connect(&path).unwrap();
         starter.write_all(&[GO]).unwrap();
@@ -169,7 +168,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("start.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        std::thread::spawn(move || wait_with(&listener, Duration::from_millis(20)));
+        std::thread::spawn(move || wait_with(&listener, GO, Duration::from_millis(20)));
         let mut silent = UnixStream::connect(&path).unwrap();
         silent.set_read_timeout(Some(LONG)).unwrap();
         assert_eq!(silent.read(&mut [0]).unwrap(), 0);
