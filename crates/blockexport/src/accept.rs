@@ -3,9 +3,12 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// How long a client that has said nothing yet is waited for while another one waits.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Ends the waiting when it is dropped.
 #[derive(Debug)]
@@ -42,6 +45,45 @@ impl Accepted {
                     log::warn!("cannot accept a client: {error}");
                     std::thread::sleep(Duration::from_millis(100));
                 }
+            }
+        }
+    }
+
+    /// Waits until a client that has just come says something. Returns `false` when it was stopped, or the client says
+    /// nothing for `deadline`, or for a moment while another one waits to be accepted.
+    pub(crate) fn wait_for_first(
+        &self,
+        client: &impl AsFd,
+        others: &UnixListener,
+        deadline: Duration,
+    ) -> bool {
+        let since = Instant::now();
+        loop {
+            let waited = since.elapsed();
+            let left = match waited < PATIENCE {
+                true => PATIENCE.min(deadline).saturating_sub(waited),
+                false => deadline.saturating_sub(waited),
+            };
+            let interest = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut fds = vec![interest(self.stop.as_fd()), interest(client.as_fd())];
+            if waited >= PATIENCE {
+                fds.push(interest(others.as_fd()));
+            }
+            // A millisecond more, so that it is over then.
+            let timeout = PollTimeout::try_from(left + Duration::from_millis(1));
+            match poll(&mut fds, timeout.unwrap_or(PollTimeout::MAX)) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => {
+                    log::error!("cannot wait for a client: {error}");
+                    return false;
+                }
+            }
+            let is_there = |at: usize| fds.get(at).is_some_and(|fd| fd.any() == Some(true));
+            if is_there(0) || is_there(1) {
+                return !is_there(0);
+            }
+            if is_there(2) || since.elapsed() >= deadline {
+                return false;
             }
         }
     }

@@ -5,16 +5,17 @@
 //! `reconnect-delay`) repeat requests without a response, and all requests can be repeated.
 //!
 //! No client can use more than its share: handshakes, requests that have begun and
-//! replies have deadlines, and memory for requests in flight is bounded.
+//! replies have deadlines, and memory for requests in flight is bounded. Of as many clients as there may be, the one whose
+//! handshake has taken longest makes room for another; one that is through with it stays.
 
 mod handshake;
 mod incoming;
 mod outgoing;
+mod seats;
 mod transmission;
 mod wire;
 
 use std::io;
-use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,10 +23,10 @@ use std::thread::{self, Scope};
 use std::time::Duration;
 
 use blocks::BlockDevice;
-use parking_lot::Mutex;
 
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
+use self::seats::{Seat, Seats};
 use self::transmission::Transmission;
 use crate::accept::Accepted;
 use crate::budget::Budget;
@@ -129,7 +130,9 @@ pub fn serve_client(
     device: Arc<dyn BlockDevice>,
     config: &NbdConfig,
 ) -> io::Result<()> {
-    Server::new(device, config.clone(), Arc::default()).converse(stream)
+    let server = Server::new(device, config.clone(), Arc::default());
+    let seat = server.seats.take(&stream)?;
+    server.converse(stream, &seat)
 }
 
 struct Server {
@@ -137,8 +140,7 @@ struct Server {
     config: NbdConfig,
     budget: Budget,
     meter: Arc<Meter>,
-    /// Handles of the connections, to end them; each connection removes its own.
-    connections: Mutex<Vec<(u64, UnixStream)>>,
+    seats: Seats,
 }
 
 impl Server {
@@ -146,63 +148,43 @@ impl Server {
         Self {
             device,
             budget: Budget::new(config.memory_bytes.max(u64::from(REQUEST_MAX_BYTES))),
+            seats: Seats::new(config.clients),
             config,
             meter,
-            connections: Mutex::default(),
         }
     }
 
     fn serve(&self, listener: &UnixListener, stopped: &Accepted) {
         thread::scope(|scope| {
-            let mut number = 0;
             while let Some(stream) = stopped.accept(listener) {
-                number += 1;
-                if let Err(error) = self.connect(scope, number, stream) {
+                if let Err(error) = self.connect(scope, stream) {
                     log::warn!("cannot serve an NBD client: {error}");
                 }
             }
-            for (_, stream) in self.connections.lock().iter() {
-                // It fails if the client left.
-                drop(stream.shutdown(Shutdown::Read));
-            }
+            self.seats.end();
         });
     }
 
     fn connect<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
-        number: u64,
         stream: UnixStream,
     ) -> io::Result<()> {
-        let handle = stream.try_clone()?;
-        {
-            let mut connections = self.connections.lock();
-            if connections.len() >= self.config.clients {
-                return Err(io::Error::other("there are too many already"));
-            }
-            connections.push((number, handle));
-        }
+        let seat = self.seats.take(&stream)?;
         let builder = thread::Builder::new().name("nbd-client".to_owned());
         let spawned = builder.spawn_scoped(scope, move || {
             let _client = self.meter.client();
-            match self.converse(stream) {
+            match self.converse(stream, &seat) {
                 Ok(()) => log::debug!("an NBD client left"),
                 Err(error) => log::info!("an NBD client was dropped: {error}"),
             }
-            self.forget(number);
+            // While it is counted: who sees that it has left finds its place free.
+            drop(seat);
         });
-        if spawned.is_err() {
-            self.forget(number);
-        }
         spawned.map(drop)
     }
 
-    fn forget(&self, number: u64) {
-        let mut connections = self.connections.lock();
-        connections.retain(|(other, _)| *other != number);
-    }
-
-    fn converse(&self, stream: UnixStream) -> io::Result<()> {
+    fn converse(&self, stream: UnixStream, seat: &Seat<'_>) -> io::Result<()> {
         let outgoing = Outgoing::new(stream.try_clone()?, self.config.io_deadline)?;
         let mut incoming = Incoming::new(stream)?;
         let device = &*self.device;
@@ -210,6 +192,7 @@ impl Server {
         let Some(session) = agreed else {
             return Ok(());
         };
+        seat.agree();
         let transmission = Transmission {
             device,
             session,

@@ -16,7 +16,7 @@ mod ring;
 pub mod testing;
 
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -50,7 +50,8 @@ pub struct VhostUserConfig {
     pub threads: usize,
     /// Memory for requests in flight, of all queues together; at least 32 MiB.
     pub memory_bytes: u64,
-    /// For the rest of a message of the front end once it has begun.
+    /// For the first message of the front end, which makes room for another one before; and for the rest of a message
+    /// once it has begun.
     pub message_deadline: Duration,
     /// The disk's serial number, of which the guest sees 20 bytes.
     pub serial: String,
@@ -107,7 +108,7 @@ impl Exporter for VhostUserExporter {
                 // One after the other: a disk belongs to one machine.
                 while let Some(stream) = stopped.accept(listener) {
                     let _client = served.meter.client();
-                    match converse(stream, stopped, &served, &config) {
+                    match converse(stream, (stopped, listener), &served, &config) {
                         Ok(()) | Err(Error::Disconnected) => log::info!("a virtual machine left"),
                         Err(error) => {
                             log::warn!("the connection to a virtual machine failed: {error}");
@@ -122,7 +123,7 @@ impl Exporter for VhostUserExporter {
 /// Serves one front end until it leaves or the server is stopped. Queues end with what they have in flight.
 fn converse(
     stream: UnixStream,
-    stopped: &Accepted,
+    (stopped, listener): (&Accepted, &UnixListener),
     served: &Arc<Served>,
     config: &VhostUserConfig,
 ) -> Result<(), Error> {
@@ -134,6 +135,9 @@ fn converse(
         .set_write_timeout(Some(config.message_deadline))
         .map_err(socket)?;
     let events = stream.try_clone().map_err(socket)?;
+    if !stopped.wait_for_first(&events, listener, config.message_deadline) {
+        return Err(Error::Disconnected);
+    }
     let backend = Backend::new(Arc::clone(served), config.queues, config.threads);
     let mut handler = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(backend)));
     while stopped.wait(&events) {

@@ -196,6 +196,10 @@ fn hostile_clients_are_dropped_and_nobody_else() {
         "unknown name"
     );
     assert_eq!(told(&rig, b""), greeting, "a handshake that never comes");
+    let half = &b"\0\0\0\x03IHAVEOPT\0\0\0\x03\0\0\0\x08half"[..];
+    for length in [2, half.len()] {
+        assert_eq!(told(&rig, &half[..length]), greeting, "half a handshake");
+    }
     // In transmission: garbage, a payload of 4 GiB, one that never comes.
     let to_go = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0";
     let after = |bytes: &[u8]| told(&rig, &[to_go, bytes].concat());
@@ -224,6 +228,56 @@ fn hostile_clients_are_dropped_and_nobody_else() {
     assert_eq!(good.ask(0, 0, 0..512, &[]).unwrap(), [5; 512]);
     assert!(good.ask(0, 0, 0..0, &[]).is_err());
     assert_eq!(good.ask(0, 0x80, 0..512, &[]), Err(22), "an unknown flag");
+    export.stop();
+}
+
+/// Silent ones, and those that do not end their handshake, several times as many as there may be.
+#[test]
+fn clients_without_a_handshake_keep_nobody_out() {
+    let mut rig = NbdRig::new();
+    rig.config.handshake_deadline = Duration::from_secs(3600);
+    rig.config.clients = 4;
+    let export = rig
+        .exporter()
+        .export(Arc::new(MemDevice::new(SIZE, 512)))
+        .unwrap();
+    let mut first = NbdClient::go(&rig.socket());
+    let half = b"\0\0\0\x03IHAVEOPT\0\0\0\x03\0\0\0\x08half";
+    let silent: Vec<_> = (0..24)
+        .map(|number| {
+            let mut stream = UnixStream::connect(rig.socket()).unwrap();
+            // One that has made room already takes nothing.
+            drop(stream.write_all(&half[..number]));
+            stream
+        })
+        .collect();
+    let mut last = NbdClient::go(&rig.socket());
+    last.ask(1, 0, 0..512, &[5; 512]).unwrap();
+    // Who was through with its handshake before them has its place.
+    assert_eq!(first.ask(0, 0, 0..512, &[]).unwrap(), [5; 512]);
+    assert!(export.counts().clients <= 4);
+    drop(silent);
+    export.stop();
+}
+
+#[test]
+fn a_client_that_takes_a_reply_byte_by_byte_is_dropped() {
+    let mut rig = NbdRig::new();
+    rig.config.io_deadline = Duration::from_millis(500);
+    let export = rig
+        .exporter()
+        .export(Arc::new(MemDevice::new(64 << 20, 512)))
+        .unwrap();
+    let mut slow = NbdClient::go(&rig.socket());
+    slow.send(0, 0, 0..32 << 20, &[]);
+    let mut taken = 0;
+    while taken < 32 << 20
+        && let Ok(more @ 1..) = slow.stream.read(&mut [0; 4 << 10])
+    {
+        taken += more;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(taken < 32 << 20, "it was waited for: {taken}");
     export.stop();
 }
 

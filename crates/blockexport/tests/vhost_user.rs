@@ -18,6 +18,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use blockexport::Exporter as _;
 use blocks::BlockDevice as _;
@@ -68,6 +70,45 @@ fn front_ends_that_talk_nonsense_are_left_and_the_next_is_served() {
     }
     let mut guest = Guest::boot(&rig.socket());
     guest.write(0, &[1; 512]).unwrap();
+    export.stop();
+}
+
+/// Without room for others, the deadline would be theirs one after the other.
+#[test]
+fn front_ends_that_say_nothing_keep_no_machine_waiting() {
+    let mut rig = VhostRig::new();
+    rig.config.message_deadline = Duration::from_secs(3600);
+    let export = rig
+        .exporter()
+        .export(Arc::new(MemDevice::new(SIZE, 512)))
+        .unwrap();
+    let connect = || UnixStream::connect(rig.socket()).unwrap();
+    let silent = [(); 20].map(|()| connect());
+    let (tell, told) = channel();
+    let socket = rig.socket();
+    std::thread::spawn(move || {
+        let mut guest = Guest::boot(&socket);
+        guest.write(0, &[1; 512]).unwrap();
+        tell.send(guest).unwrap();
+    });
+    let guest = told.recv_timeout(Duration::from_secs(60));
+    let guest = guest.expect("it waits for those that say nothing");
+    drop((silent, guest));
+    export.stop();
+}
+
+#[test]
+fn a_front_end_that_says_nothing_is_left_at_its_deadline() {
+    let mut rig = VhostRig::new();
+    rig.config.message_deadline = Duration::from_millis(100);
+    let export = rig
+        .exporter()
+        .export(Arc::new(MemDevice::new(SIZE, 512)))
+        .unwrap();
+    let mut silent = UnixStream::connect(rig.socket()).unwrap();
+    let patience = Some(Duration::from_secs(60));
+    silent.set_read_timeout(patience).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0);
     export.stop();
 }
 

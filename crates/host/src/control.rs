@@ -5,8 +5,7 @@
 //! Only root and the daemon's own user are admitted (`admission.rs`). Requests and responses are
 //! bounded; a daemon that does not respond within the caller's deadline counts as stuck.
 
-use std::io::{self, BufRead as _, BufReader, Read, Write as _};
-use std::net::Shutdown;
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,26 +17,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::admission::Admission;
-pub use callers::Callers;
-use callers::{Caller, Turn};
-
-mod callers;
+pub use crate::callers::Callers;
+use crate::callers::{Caller, part};
 
 /// The longest answer, in bytes: the status of a layer takes some 1 KiB.
 const ANSWER_MAX: u64 = 8 << 20;
 /// The longest request. The longest that we send names all images of a Docker, some 80 bytes each.
 const REQUEST_MAX: u64 = 1 << 20;
-/// How long a daemon waits for a command to finish its line.
+/// How long a daemon waits for a command to finish its line, and to take the answer.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
+/// How many requests are answered at a time: each may take memory.
+const ANSWERED_MAX: usize = 8;
 
 /// How long a daemon waits for one that has let go of its lock, and has not ended yet.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
 /// How often it looks: the system does not tell when a socket is closed.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// How long, and how much, a daemon reads of what it throws away.
-const PARTING: Duration = Duration::from_secs(2);
-const PARTING_MAX: u64 = 16 << 20;
 
 /// What a command is told that was not answered because of others.
 const BUSY: &str = "too many commands at a time";
@@ -85,10 +80,14 @@ pub fn nobody_listens(error: &anyhow::Error) -> bool {
     })
 }
 
-fn send<T: Serialize>(mut stream: &UnixStream, message: &T) -> anyhow::Result<()> {
+fn line_of<T: Serialize>(message: &T) -> anyhow::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message).context("writing JSON")?;
     line.push(b'\n');
-    stream.write_all(&line).context("sending")
+    Ok(line)
+}
+
+fn send<T: Serialize>(mut stream: &UnixStream, message: &T) -> anyhow::Result<()> {
+    stream.write_all(&line_of(message)?).context("sending")
 }
 
 fn receive<T: DeserializeOwned>(stream: &mut dyn Read, max: u64) -> anyhow::Result<T> {
@@ -102,18 +101,37 @@ fn receive<T: DeserializeOwned>(stream: &mut dyn Read, max: u64) -> anyhow::Resu
     serde_json::from_slice(&line).context("decoding the message")
 }
 
-/// A stream that has to bring all until then, and not only each piece in time.
+/// How much is written at a time: the system waits as long as it may for each part that a socket takes.
+const PIECE: usize = 64 << 10;
+
+/// A stream that has to bring or take all until then, and not only each piece in time.
 struct Until<'a>(&'a UnixStream, Instant);
+
+impl Until<'_> {
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.1.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(left),
+        }
+    }
+}
 
 impl Read for Until<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Self(stream, deadline) = self;
-        let patience = deadline.saturating_duration_since(Instant::now());
-        if patience.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(patience))?;
-        stream.read(buffer)
+        self.0.set_read_timeout(Some(self.left()?))?;
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.set_write_timeout(Some(self.left()?))?;
+        self.0.write(&bytes[..bytes.len().min(PIECE)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -149,45 +167,38 @@ where
     A: Reply + 'static,
     H: Fn(Q) -> A + Send + Sync + 'static,
 {
-    let admission = Arc::new(admission(&listener));
-    let handle = Arc::new(handle);
-    let callers = Arc::new(Callers::default());
-    let served = Arc::clone(&callers);
-    let accept = move || {
-        for stream in listener.incoming() {
-            let stream = match stream {
-                Ok(stream) => stream,
-                Err(error) => {
-                    log::warn!("a command cannot be taken: {error}");
-                    callers.make_room();
-                    continue;
-                }
-            };
-            let caller = match callers.admit(stream) {
-                Ok(caller) => caller,
-                Err(stream) => {
-                    // It learns of it by the end of the stream if it cannot be told.
-                    let _told = send(&stream, &A::failed(BUSY.to_owned()));
-                    continue;
-                }
-            };
-            let (handle, admission) = (Arc::clone(&handle), Arc::clone(&admission));
-            let answers = move || {
-                if let Err(error) = answer(&caller, &admission, &*handle) {
-                    log::debug!("a command went away: {error:#}");
-                }
-            };
-            let thread = std::thread::Builder::new().name("control".to_owned());
-            if let Err(error) = thread.spawn(answers) {
-                log::warn!("there is no thread to answer a command: {error}");
-            }
+    let callers = Arc::new(Callers::new(ANSWERED_MAX, REQUEST_DEADLINE));
+    serve_to(&callers, listener, handle)?;
+    Ok(callers)
+}
+
+fn serve_to<Q, A, H>(
+    callers: &Arc<Callers>,
+    listener: UnixListener,
+    handle: H,
+) -> anyhow::Result<()>
+where
+    Q: DeserializeOwned + 'static,
+    A: Reply + 'static,
+    H: Fn(Q) -> A + Send + Sync + 'static,
+{
+    let admission = admission(&listener);
+    let callers = Arc::clone(callers);
+    let converse = move |caller: &Caller| {
+        if let Err(error) = answer(caller, &admission, &handle) {
+            log::debug!("a command went away: {error:#}");
         }
     };
+    let refuse = |stream: &UnixStream| {
+        // It learns of it by the end of the stream if it cannot be told.
+        let _told = send(stream, &A::failed(BUSY.to_owned()));
+    };
+    let accept = move || callers.take("control", listener.incoming(), converse, refuse);
     std::thread::Builder::new()
         .name("control".to_owned())
         .spawn(accept)
         .context("starting the thread that takes commands")?;
-    Ok(served)
+    Ok(())
 }
 
 /// Returns who is admitted to a socket of a run directory: root and the user of this process, and
@@ -209,47 +220,33 @@ fn answer<Q: DeserializeOwned, A: Reply>(
     handle: &dyn Fn(Q) -> A,
 ) -> anyhow::Result<()> {
     let stream = caller.stream();
-    stream
-        .set_write_timeout(Some(REQUEST_DEADLINE))
-        .context("setting a deadline")?;
     let request = admission.check_peer(stream).and_then(|()| {
-        let mut request = Until(stream, Instant::now() + REQUEST_DEADLINE);
+        let mut request = Until(stream, caller.deadline());
         let request = receive(&mut request, REQUEST_MAX).map_err(|error| format!("{error:#}"))?;
-        let turn: Turn<'_> = caller.begin().ok_or(BUSY)?;
+        let turn = caller.begin().ok_or(BUSY)?;
         Ok((request, turn))
     });
     match request {
-        Ok((request, _turn)) => {
-            let response = handle(request);
-            caller.takes();
-            send(stream, &response)
+        Ok((request, turn)) => {
+            let line = line_of(&handle(request))?;
+            let _taking = caller.takes(turn, line.len());
+            let mut answer = Until(stream, caller.deadline());
+            answer.write_all(&line).context("sending")
         }
         Err(why) => {
-            caller.takes();
-            send(stream, &A::failed(why))?;
+            caller.takes_refusal();
+            let mut answer = Until(stream, caller.deadline());
+            answer
+                .write_all(&line_of(&A::failed(why))?)
+                .context("sending")?;
             part(stream);
             Ok(())
         }
     }
 }
 
-/// Reads, and throws away, what somebody still sends who was refused, until they have ended, within
-/// bounds: while they are sending, they do not see the answer.
-fn part(mut stream: &UnixStream) {
-    let _ended = stream.shutdown(Shutdown::Write);
-    let (deadline, mut left) = (Instant::now() + PARTING, PARTING_MAX);
-    let mut piece = vec![0; 64 << 10];
-    while left > 0 {
-        let patience = deadline.saturating_duration_since(Instant::now());
-        if patience.is_zero() || stream.set_read_timeout(Some(patience)).is_err() {
-            return;
-        }
-        match stream.read(&mut piece) {
-            Ok(0) | Err(_) => return,
-            Ok(read) => left = left.saturating_sub(read as u64),
-        }
-    }
-}
+#[cfg(test)]
+mod floods;
 
 #[cfg(test)]
 mod tests {
@@ -258,7 +255,6 @@ mod tests {
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, socket};
     use serde::Deserialize;
 
-    use super::callers::ANSWERED_MAX;
     use super::*;
 
     #[derive(Debug, Serialize, Deserialize)]
@@ -320,8 +316,9 @@ mod tests {
     fn a_request_that_comes_byte_by_byte_has_one_deadline() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writer = std::thread::spawn(move || {
-            // Ends when nobody reads any more.
-            while theirs.write_all(b" ").is_ok() {
+            // Ends when nobody reads any more, or that takes much too long.
+            let mut pieces = 0..5_000;
+            while pieces.next().is_some() && theirs.write_all(b" ").is_ok() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
@@ -332,6 +329,24 @@ mod tests {
         assert!(late.contains(&cause.kind()), "{error:#}");
         drop(ours);
         writer.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_that_is_taken_byte_by_byte_has_one_deadline() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut piece = [0; 4 << 10];
+            // Ends when nobody writes any more.
+            while theirs.read(&mut piece).is_ok_and(|read| read > 0) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mut answer = Until(&ours, Instant::now() + Duration::from_millis(50));
+        let error = answer.write_all(&vec![0; 64 << 20]).unwrap_err();
+        let late = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+        assert!(late.contains(&error.kind()), "{error}");
+        drop(ours);
+        reader.join().unwrap();
     }
 
     #[test]

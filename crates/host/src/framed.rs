@@ -27,6 +27,9 @@ pub const DESCRIPTORS_MAX: usize = 8;
 /// byte first.
 pub const HEADER: usize = 8;
 
+/// How much is sent at a time: the system waits as long as it may for each part that a socket takes.
+const PIECE: usize = 64 << 10;
+
 /// Sends one message, within `deadline`.
 ///
 /// # Errors
@@ -47,7 +50,8 @@ pub fn send<T: Serialize>(
         stream
             .set_write_timeout(Some(left(deadline)?))
             .context("setting a deadline")?;
-        match rawio::passing::send(stream.as_fd(), &bytes[sent..], beside) {
+        let piece = &bytes[sent..bytes.len().min(sent + PIECE)];
+        match rawio::passing::send(stream.as_fd(), piece, beside) {
             Ok(len) => sent += len,
             Err(error) if is_passing(&error) => continue,
             Err(error) => return Err(error).context("sending"),
@@ -145,4 +149,27 @@ fn left(deadline: Instant) -> anyhow::Result<Duration> {
         bail!("no response in time");
     }
     Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_taken_byte_by_byte_has_one_deadline() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let reader = std::thread::spawn(move || {
+            // Ends when nobody writes any more.
+            while theirs.read(&mut [0; 4 << 10]).is_ok_and(|read| read > 0) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let message = "x".repeat(64 << 20);
+        let deadline = Instant::now() + Duration::from_millis(50);
+        send(&ours, &message, &[], deadline).unwrap_err();
+        drop(ours);
+        reader.join().unwrap();
+    }
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod callers;
 pub mod caught;
 pub mod control;
 pub mod framed;

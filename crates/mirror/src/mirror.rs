@@ -14,7 +14,6 @@
 //! connection is reset.
 
 mod access;
-mod admitted;
 mod apart;
 mod attempt;
 mod body;

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::makedev;
 use nix::sys::statfs::fstatfs;
-use rawio::terminal;
+use rawio::{terminal, unix_socket};
 
 use crate::error::{Result, at, invalid};
 use crate::plan::process::ProcessPlan;
@@ -17,9 +18,9 @@ use crate::plan::process::ProcessPlan;
 /// `DEVPTS_SUPER_MAGIC`.
 const DEVPTS: i64 = 0x1cd1;
 
-/// Connects to an engine's socket, whose path may be longer than the address of a socket: by a descriptor
+/// Connects to a socket, whose path may be longer than the address of a socket: by a descriptor
 /// of its directory.
-pub(crate) fn connect(path: &Path) -> Result<UnixStream> {
+pub(crate) fn connect(path: &Path, patience: Duration) -> Result<UnixStream> {
     use std::os::fd::AsRawFd as _;
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return invalid(format!("{} is no path of a socket", path.display()));
@@ -32,7 +33,7 @@ pub(crate) fn connect(path: &Path) -> Result<UnixStream> {
     let short = Path::new("/proc/self/fd")
         .join(dir.as_raw_fd().to_string())
         .join(name);
-    UnixStream::connect(short).map_err(at("connecting to", path))
+    unix_socket::connect_within(&short, patience).map_err(at("connecting to", path))
 }
 
 /// Makes a terminal below `root`, sends its master to the engine, and returns the other side, which is the

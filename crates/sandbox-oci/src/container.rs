@@ -54,7 +54,7 @@ pub fn start(root: &Path, id: &str) -> Result<()> {
             ));
         }
     }
-    let mut process = crate::console::connect(&home.socket())?;
+    let mut process = crate::console::connect(&home.socket(), PATIENCE)?;
     process
         .set_read_timeout(Some(PATIENCE))
         .map_err(at("watching", home.socket()))?;

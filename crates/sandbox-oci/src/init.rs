@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use crate::cgroup::Groups;
 use crate::error::{OciError, Result, at};
 use crate::plan::{Namespace, Plan};
-use crate::{console, identity, root};
+use crate::{console, identity, root, starters};
 
 /// What a new process is given.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(crate) fn run(given: &Given<'_>, mut parent: UnixStream) -> u8 {
         return 1;
     }
     drop(parent);
-    let Some(mut starter) = wait(given.starts) else {
+    let Ok(mut starter) = starters::wait(given.starts, GO) else {
         return 1;
     };
     let error = identity::become_program(&given.plan.process, given.plan.seccomp.as_ref());
@@ -137,17 +137,5 @@ pub(crate) fn join_keyring(id: &str) -> Result<()> {
         // A kernel without keys has none to leave, and a filter of an outer container may not know the call.
         Err(error) if matches!(error.raw_os_error(), Some(1 | 38)) => Ok(()),
         joined => joined.map_err(at("making", "a keyring")),
-    }
-}
-
-/// Waits until somebody starts it: only root reaches the socket.
-fn wait(starts: &UnixListener) -> Option<UnixStream> {
-    loop {
-        let (mut starter, _) = starts.accept().ok()?;
-        let mut byte = [0];
-        // One that went away did not mean it.
-        if starter.read_exact(&mut byte).is_ok() && byte[0] == GO {
-            return Some(starter);
-        }
     }
 }

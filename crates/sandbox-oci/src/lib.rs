@@ -29,6 +29,7 @@ pub mod plan;
 mod reasons;
 mod root;
 mod seccomp;
+mod starters;
 mod state;
 
 pub use error::{OciError, Result};

@@ -192,6 +192,30 @@ fn privileged_a_container_lives_as_engines_expect() {
     rig.leaves_nothing();
 }
 
+/// More than may be connected, before the one that starts it.
+#[test]
+fn privileged_idle_connections_keep_no_container_from_its_start() {
+    let rig = Rig::new(&["sleep", "1000"]);
+    assert!(rig.create().status.success(), "{}", rig.said());
+    let socket = rig.dir.path().join("state/c/start.sock");
+    let idle: Vec<_> = (0..300)
+        .map(|_| std::os::unix::net::UnixStream::connect(&socket).unwrap())
+        .collect();
+    rig.must(&["start", "c"]);
+    let state: Value = serde_json::from_str(&rig.must(&["state", "c"])).unwrap();
+    assert_eq!(state["status"], "running");
+    // None of them is left with the program.
+    let pid = &state["pid"];
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    assert_eq!(open.count(), 3, "of its streams only");
+    drop(idle);
+    rig.must(&["kill", "c", "KILL"]);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid.as_i64().unwrap()).unwrap());
+    nix::sys::wait::waitpid(pid, None).unwrap();
+    rig.must(&["delete", "c"]);
+    rig.leaves_nothing();
+}
+
 #[test]
 fn privileged_a_program_has_what_its_specification_says() {
     let script = "id -u; id -g; grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /proc/self/fd; touch /x || exit 7";

@@ -2,7 +2,8 @@
 //!
 //! - [`transport`]: where a service listens ([`transport::Address`]), the streams that it accepts (TCP,
 //!   unix sockets, TLS, vsock), and how one is closed so that its peer gets the last answer.
-//! - [`connections`]: how many connections each client may have. [`rate`]: how many bytes in a second.
+//! - [`connections`]: how many connections each client may have. [`places`]: how many, where those that wait for their
+//!   client make room for others. [`rate`]: how many bytes in a second.
 //! - [`load`]: the load of the machine, and the work that a server does not do under load.
 //! - [`api`]: the socket, the thread and the connections of an HTTP API.
 //! - [`metrics`]: the metrics of a server for Prometheus.
@@ -32,5 +33,6 @@ pub mod api;
 pub mod connections;
 pub mod load;
 pub mod metrics;
+pub mod places;
 pub mod rate;
 pub mod transport;

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+/// How much is sent at a time: the system waits as long as it may for each part that a socket takes.
+const PIECE: usize = 256 << 10;
+
 /// The sending half of a connection.
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -17,7 +20,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// A client that receives nothing for `patience` is disconnected.
+    /// A client that has not received a reply within `patience` is disconnected.
     pub(super) fn new(stream: UnixStream, patience: Duration) -> io::Result<Self> {
         stream.set_write_timeout(Some(patience))?;
         Ok(Self {
@@ -41,17 +44,18 @@ impl Outgoing {
 }
 
 fn send(mut stream: &UnixStream, head: &[u8], data: &[u8], deadline: Instant) -> io::Result<()> {
-    let mut parts = [IoSlice::new(head), IoSlice::new(data)];
-    let mut rest = parts.as_mut_slice();
-    IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        match stream.write_vectored(rest) {
+    let mut sent = 0;
+    while sent < head.len() + data.len() {
+        let of_head = head.get(sent..).unwrap_or_default();
+        let of_data = &data[sent.saturating_sub(head.len())..];
+        let piece = &of_data[..of_data.len().min(PIECE)];
+        match stream.write_vectored(&[IoSlice::new(of_head), IoSlice::new(piece)]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(sent) => IoSlice::advance_slices(&mut rest, sent),
+            Ok(more) => sent += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        if !rest.is_empty() && Instant::now() > deadline {
+        if sent < head.len() + data.len() && Instant::now() > deadline {
             return Err(io::ErrorKind::TimedOut.into());
         }
     }

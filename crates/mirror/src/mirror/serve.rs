@@ -25,10 +25,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::Mirror;
-use super::admitted::{Admitted, Answered};
 use super::counters::Counters;
 use super::reply::{Refusal, Reply, set};
 use super::write_timeout::WriteTimeout;
+use serving::places::{Answering, Places};
 use serving::rate::{RateLimiter, RateLimiters};
 use serving::transport::part;
 
@@ -50,8 +50,8 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// Limits of connections and of their rate.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeConfig {
-    /// Connections of all clients. Beyond them, those that wait for a request make room; else more wait in the socket's
-    /// queue.
+    /// Connections of all clients. Beyond them, those that wait for their client make room; else more wait in the
+    /// socket's queue.
     pub connections: u32,
     /// Connections of one address. Beyond them likewise; else more are refused.
     pub connections_of_one: u32,
@@ -202,6 +202,32 @@ impl<B: Body<Data = Bytes> + Unpin> Body for AccountedBody<B> {
     }
 }
 
+/// The body of an answer, until whose end the request is being answered.
+struct Answered<B, C> {
+    inner: B,
+    _answering: Answering<C>,
+}
+
+impl<B: Body + Unpin, C> Body for Answered<B, C> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
 /// The source of connections.
 pub trait Acceptor: Send + 'static {
     /// What goes to and fro.
@@ -239,12 +265,15 @@ pub async fn take_connections<D, A, F>(
     A: Fn(D::Caller, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Reply> + Send + 'static,
 {
-    let admitted = Admitted::new(config.connections, config.connections_of_one);
+    let places = Places::new(
+        config.connections as usize,
+        config.connections_of_one as usize,
+    );
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
     loop {
         let next = async {
             let (stream, peer) = acceptor.next().await?;
-            Ok::<_, io::Error>((stream, peer, admitted.admit(peer).await))
+            Ok::<_, io::Error>((stream, peer, places.admit(peer).await))
         };
         let accepted = tokio::select! {
             next = next => next,
@@ -255,7 +284,7 @@ pub async fn take_connections<D, A, F>(
             Err(error) => {
                 log::warn!("cannot accept a connection: {error}");
                 // Most likely descriptors have run out: some will come back.
-                admitted.make_room(|_| true);
+                places.make_room();
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -273,15 +302,20 @@ pub async fn take_connections<D, A, F>(
         };
         let (answer, closed) = (answer.clone(), closed.clone());
         tokio::spawn(async move {
+            let turn = connection.turn();
             let answer = |peer, request| {
-                let (answering, reply) = (connection.begin(), answer(peer, request));
+                let (answering, reply) = (turn.begin(), answer(peer, request));
                 async {
-                    reply
-                        .await
-                        .map(|inner| Answered::new(inner, answering).boxed())
+                    reply.await.map(|inner| {
+                        let body = Answered {
+                            inner,
+                            _answering: answering,
+                        };
+                        body.boxed()
+                    })
                 }
             };
-            let stream = WriteTimeout::new(stream, || connection.begin());
+            let stream = WriteTimeout::new(stream, |behind| turn.waits_for_taking(behind));
             tokio::select! {
                 () = converse(stream, peer, closed, answer) => {}
                 () = connection.ended() => log::debug!("{peer:?} was waited for, and made room"),
@@ -289,7 +323,7 @@ pub async fn take_connections<D, A, F>(
         });
     }
     drop(acceptor);
-    if !admitted.wait_until_over(DRAIN).await {
+    if !places.wait_until_over(DRAIN).await {
         log::warn!("shutting down although requests are in progress");
     }
 }
@@ -317,7 +351,7 @@ where
         set(&mut reply, CONNECTION, "close");
         reply
     };
-    let mut stream = WriteTimeout::new(stream, || ());
+    let mut stream = WriteTimeout::new(stream, |_| ());
     let answered = timeout(TURNING_AWAY, exchange(&mut stream, peer, closed, answer));
     if answered.await.is_ok() {
         part(&mut stream).await;

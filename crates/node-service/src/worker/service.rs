@@ -1,10 +1,8 @@
 //! The server for the node's requests: one request and one response for each connection, each on a
 //! thread of its own, so that a slow one does not delay others.
 
-use std::io::Read as _;
-use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,16 +19,10 @@ use crate::descriptors::MountDescriptors;
 use crate::wire::{Fault, WorkerRequest, WorkerResponse, WorkerStatus};
 use crate::workers::RETIRE;
 use host::admission::Admission;
+use host::callers::{CONNECTED_MAX, Caller, Callers, part};
 
 /// How long a question may take to arrive, and an answer to be taken.
 const TALK: Duration = Duration::from_secs(10);
-
-/// Questions that are answered at a time. The node asks a few for each mount at most; beyond that
-/// something is wrong with it.
-const CALLERS_MAX: usize = 256;
-
-/// How much is read of who was refused: more than any question takes without paths.
-const DRAINED_MAX: u64 = 64 << 10;
 
 /// What the node talks to.
 #[derive(Debug)]
@@ -40,13 +32,9 @@ pub(super) struct WorkerContext {
     admission: Admission,
     /// Connects to a block service through the node, if the node does that.
     connector: Option<Arc<NodeConnector>>,
-    callers: Mutex<Callers>,
-}
-
-#[derive(Debug)]
-struct Callers {
-    count: usize,
-    last: Instant,
+    callers: Arc<Callers>,
+    /// When the last one left.
+    last: Mutex<Instant>,
 }
 
 impl WorkerContext {
@@ -56,36 +44,43 @@ impl WorkerContext {
         admission: Admission,
         connector: Option<Arc<NodeConnector>>,
     ) -> Self {
-        let callers = Callers {
-            count: 0,
-            last: Instant::now(),
-        };
         Self {
             mounts,
             devices,
             admission,
             connector,
-            callers: Mutex::new(callers),
+            // Some answers take long, and delay no others: as many as may be connected.
+            callers: Arc::new(Callers::new(CONNECTED_MAX, TALK)),
+            last: Mutex::new(Instant::now()),
         }
     }
 
     /// Returns the time since the last request.
     pub(super) fn idle(&self) -> Duration {
-        let callers = self.callers.lock();
-        if callers.count > 0 {
-            return Duration::ZERO;
+        match self.callers.is_empty() {
+            true => self.last.lock().elapsed(),
+            false => Duration::ZERO,
         }
-        callers.last.elapsed()
     }
 
-    /// Lets one more ask, unless there are too many.
-    fn admit(self: &Arc<Self>) -> Option<Caller> {
-        let mut callers = self.callers.lock();
-        if callers.count >= CALLERS_MAX {
-            return None;
+    fn talk(&self, caller: &Caller) -> anyhow::Result<()> {
+        let stream = caller.stream();
+        if let Err(why) = self.admission.check_peer(stream) {
+            let fault = Fault::Invalid;
+            let refused = WorkerResponse::Refused { fault, why };
+            caller.takes_refusal();
+            host::framed::send(stream, &refused, &[], caller.deadline())?;
+            // Were what he says left, he would see the end before the answer.
+            part(stream);
+            return Ok(());
         }
-        callers.count += 1;
-        Some(Caller(Arc::clone(self)))
+        let (question, beside) = host::framed::receive(stream, caller.deadline())?;
+        let turn = caller.begin().context("too many requests at a time")?;
+        let (answer, handed) = self.answer(question, beside);
+        let beside = handed.in_order();
+        // All that a worker says is short.
+        let _taking = caller.takes(turn, 0);
+        host::framed::send(stream, &answer, &beside, caller.deadline())
     }
 
     fn answer(&self, question: WorkerRequest, beside: Vec<OwnedFd>) -> (WorkerResponse, Handed) {
@@ -208,44 +203,6 @@ fn only(beside: Vec<OwnedFd>, what_for: &str) -> Result<OwnedFd, Refusal> {
     })
 }
 
-/// Somebody who asks.
-struct Caller(Arc<WorkerContext>);
-
-impl Caller {
-    fn talk(&self, stream: &UnixStream) -> anyhow::Result<()> {
-        if let Err(why) = self.0.admission.check_peer(stream) {
-            let fault = Fault::Invalid;
-            let refused = WorkerResponse::Refused { fault, why };
-            host::framed::send(stream, &refused, &[], Instant::now() + TALK)?;
-            return drain(stream);
-        }
-        let (question, beside) = host::framed::receive(stream, Instant::now() + TALK)?;
-        let (answer, handed) = self.0.answer(question, beside);
-        let beside = handed.in_order();
-        host::framed::send(stream, &answer, &beside, Instant::now() + TALK)
-    }
-}
-
-/// Reads what somebody says who was refused: were it left, he would see the end before the answer.
-fn drain(stream: &UnixStream) -> anyhow::Result<()> {
-    stream
-        .shutdown(Shutdown::Write)
-        .context("ending the answer")?;
-    stream
-        .set_read_timeout(Some(TALK))
-        .context("setting a deadline")?;
-    std::io::copy(&mut stream.take(DRAINED_MAX), &mut std::io::sink()).context("reading on")?;
-    Ok(())
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        let mut callers = self.0.callers.lock();
-        callers.count -= 1;
-        callers.last = Instant::now();
-    }
-}
-
 /// Listens where the node expects the worker with our process id. A socket that an earlier process
 /// of this id left is replaced.
 ///
@@ -265,27 +222,55 @@ pub(super) fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
 pub(super) fn serve(listener: UnixListener, context: &Arc<WorkerContext>) -> anyhow::Result<()> {
     let context = Arc::clone(context);
     let accept = move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else { continue };
-            let Some(caller) = context.admit() else {
-                log::warn!("too many requests at a time");
-                continue;
-            };
-            let spawned = std::thread::Builder::new()
-                .name("question".to_owned())
-                .spawn(move || {
-                    if let Err(error) = caller.talk(&stream) {
-                        log::debug!("the node went away: {error:#}");
-                    }
-                });
-            if let Err(error) = spawned {
-                log::error!("cannot answer a request: {error}");
+        let talking = Arc::clone(&context);
+        let talk = move |caller: &Caller| {
+            if let Err(error) = talking.talk(caller) {
+                log::debug!("the node went away: {error:#}");
             }
-        }
+            *talking.last.lock() = Instant::now();
+        };
+        let refuse = |_: &_| log::warn!("too many requests at a time");
+        let incoming = listener.incoming();
+        context.callers.take("question", incoming, talk, refuse);
     };
     std::thread::Builder::new()
         .name("listen".to_owned())
         .spawn(accept)
         .context("starting the thread that listens")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::wire::ask;
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    /// Longer than anything here takes, however busy the machine is.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Eight times as many as may be connected: to wait for all of their deadlines takes longer than the node waits.
+    #[test]
+    fn two_thousand_idle_connections_keep_no_request_of_the_node_waiting() {
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, most.min(8192), most).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("workers/1.sock");
+        let (over, _ends) = std::sync::mpsc::channel();
+        let mounts = ServedMounts::start(over, None, Arc::default()).unwrap();
+        let devices = ServedDevices::new(Arc::default());
+        let served = (Arc::new(mounts), Arc::new(devices));
+        let context = Arc::new(WorkerContext::new(served, Admission::own(), None));
+        serve(listen(&socket).unwrap(), &context).unwrap();
+        let idle: Vec<_> = (0..8 * CONNECTED_MAX)
+            .map(|_| UnixStream::connect(&socket).unwrap())
+            .collect();
+        let address = (std::process::id(), &*socket);
+        let question = WorkerRequest::Status { id: None };
+        let (answer, _) = ask(address, &question, &[], PATIENCE).unwrap();
+        assert!(matches!(answer, WorkerResponse::Status(_)), "{answer:?}");
+        drop(idle);
+    }
 }

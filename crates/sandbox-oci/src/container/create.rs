@@ -118,7 +118,7 @@ fn begin(home: &Home, creation: &Creation, plan: &Plan, saved: &mut Saved) -> Re
     let engine = creation
         .console_socket
         .as_deref()
-        .map(console::connect)
+        .map(|path| console::connect(path, PATIENCE))
         .transpose()?;
     let (mut ours, theirs) = UnixStream::pair().map_err(at("making", "a pair of sockets"))?;
     ours.set_read_timeout(Some(PATIENCE))

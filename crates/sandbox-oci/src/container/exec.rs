@@ -75,7 +75,7 @@ pub fn exec(root: &Path, execution: &Execution) -> Result<Option<u8>> {
     let engine = execution
         .console_socket
         .as_deref()
-        .map(console::connect)
+        .map(|path| console::connect(path, PATIENCE))
         .transpose()?;
     let doors = saved.groups.doors()?;
     let birthplace = saved.groups.birthplace()?;

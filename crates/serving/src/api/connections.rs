@@ -1,141 +1,29 @@
-//! The connections of an API: a bounded number, of which those that wait for their peer make room for others.
-//!
-//! A peer that sends no request, sends it slowly, or does not take its answer, has its connection for as long as
-//! the deadlines let it. If these are all that there may be, a new one would wait for the deadline of another. So
-//! the one that has waited for its peer for longest is ended then.
+//! The connections of an API: a bounded number, of which those that wait for their peer make room for others
+//! ([`places`]).
 
-use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
 use super::Closed;
+use crate::places::{self, PATIENCE, Places};
 
 /// How long no connection is taken after one could not be. Most likely descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long each peer has, however many others come: to send a request, or take an answer.
-const PATIENCE: Duration = Duration::from_millis(100);
-
 /// The connections of an API, up to a bound.
 #[derive(Debug)]
-pub struct Connections {
-    permits: Arc<Semaphore>,
-    max: u32,
-    patience: Duration,
-    waiting: Arc<Waiting>,
-}
-
-/// The connections that wait for their peers, by number.
-#[derive(Debug, Default)]
-struct Waiting(Mutex<BTreeMap<u64, Waits>>);
-
-/// One of them.
-#[derive(Debug)]
-struct Waits {
-    since: Instant,
-    /// Ends the connection.
-    end: Arc<Mutex<Option<oneshot::Sender<()>>>>,
-}
+pub struct Connections(Places<()>);
 
 /// What a conversation says of itself: whether it is its peer that it waits for.
-#[derive(Clone, Debug)]
-pub struct Turn {
-    number: u64,
-    waiting: Arc<Waiting>,
-    end: Arc<Mutex<Option<oneshot::Sender<()>>>>,
-    state: Arc<Mutex<TurnState>>,
-}
-
-#[derive(Debug, Default)]
-struct TurnState {
-    /// How many requests are being answered.
-    answered: usize,
-    /// Whether the connection is over, which a request may outlive.
-    over: bool,
-}
-
-/// Has a connection listed no more when it is over.
-struct Listed(Turn);
-
-/// A request that has arrived is being answered, until this is dropped.
-#[derive(Debug)]
-pub struct Busy(Turn);
-
-impl Turn {
-    /// Says that a request has arrived: until the returned guard is dropped, and those of other requests that
-    /// came over this connection, it is not ended to make room.
-    #[must_use]
-    pub fn begin(&self) -> Busy {
-        let mut state = self.state.lock();
-        state.answered += 1;
-        self.waiting.0.lock().remove(&self.number);
-        drop(state);
-        Busy(self.clone())
-    }
-
-    fn waits(&self) {
-        let waits = Waits {
-            since: Instant::now(),
-            end: Arc::clone(&self.end),
-        };
-        self.waiting.0.lock().insert(self.number, waits);
-    }
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        self.0.state.lock().over = true;
-        self.0.waiting.0.lock().remove(&self.0.number);
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.answered -= 1;
-        if state.answered == 0 && !state.over {
-            self.0.waits();
-        }
-    }
-}
-
-impl Waiting {
-    /// Returns since when the one waits that has waited for longest, and its number.
-    fn longest(&self) -> Option<(Instant, u64)> {
-        let waiting = self.0.lock();
-        let of_each = waiting.iter().map(|(number, waits)| (waits.since, *number));
-        of_each.min()
-    }
-
-    /// Ends the one that has waited for longest, if that is long enough. Returns whether there was one.
-    fn end_longest(&self, patience: Duration) -> bool {
-        let Some((since, number)) = self.longest() else {
-            return false;
-        };
-        if since.elapsed() < patience {
-            return false;
-        }
-        let waits = self.0.lock().remove(&number);
-        let end = waits.and_then(|waits| waits.end.lock().take());
-        end.is_some_and(|end| end.send(()).is_ok())
-    }
-}
+pub type Turn = places::Turn<()>;
 
 impl Connections {
     /// Returns an acceptor of at most `max` connections at a time, and one that waits for room.
     #[must_use]
     pub fn up_to(max: u32) -> Self {
-        Self {
-            permits: Arc::new(Semaphore::new(max as usize)),
-            max,
-            patience: PATIENCE,
-            waiting: Arc::default(),
-        }
+        Self(Places::new(max as usize, usize::MAX))
     }
 
     /// Accepts connections until `closed` ends, and runs `converse` for each.
@@ -147,80 +35,46 @@ impl Connections {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let mut number = 0;
         loop {
             let next = async {
                 let peer = accept().await?;
-                Ok::<_, io::Error>((peer, self.room().await))
+                Ok::<_, io::Error>((peer, self.0.admit(()).await))
             };
             let accepted = tokio::select! {
                 next = next => next,
                 _ = &mut closed => return,
             };
-            let (peer, permit) = match accepted {
-                Ok(taken) => taken,
+            let (peer, connection) = match accepted {
+                // There is no bound for one client.
+                Ok((_, None)) => continue,
+                Ok((peer, Some(connection))) => (peer, connection),
                 Err(error) => {
                     log::warn!("the API cannot take a connection: {error}");
-                    self.waiting.end_longest(self.patience);
+                    self.0.make_room();
                     sleep(PAUSE).await;
                     continue;
                 }
             };
-            number += 1;
-            let (end, ended) = oneshot::channel();
-            let turn = Turn {
-                number,
-                waiting: Arc::clone(&self.waiting),
-                end: Arc::new(Mutex::new(Some(end))),
-                state: Arc::default(),
-            };
-            turn.waits();
-            let listed = Listed(turn.clone());
-            let conversation = converse(peer, turn);
+            let conversation = converse(peer, connection.turn().clone());
             tokio::spawn(async move {
                 tokio::select! {
                     () = conversation => {}
-                    Ok(()) = ended => log::debug!("api: a client that was waited for made room"),
+                    () = connection.ended() => log::debug!("api: a client that was waited for made room"),
                 }
-                drop((listed, permit));
             });
-        }
-    }
-
-    /// Waits until there is room for one more, which those that wait for their peers make.
-    async fn room(&self) -> Option<OwnedSemaphorePermit> {
-        loop {
-            let one = || Arc::clone(&self.permits).acquire_owned();
-            let longest = self.waiting.longest();
-            let patience = longest.map_or(self.patience, |(since, _)| {
-                self.patience.saturating_sub(since.elapsed())
-            });
-            // A timer takes a millisecond, however short it is.
-            if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
-                return Some(permit);
-            }
-            if !patience.is_zero()
-                && let Ok(permit) = timeout(patience, one()).await
-            {
-                return permit.ok();
-            }
-            if self.waiting.end_longest(self.patience) {
-                return one().await.ok();
-            }
         }
     }
 
     /// Waits until all that were taken are over. Those that wait for their peers are ended, as for others.
     pub async fn end_waiting(&self) {
-        while !self.wait_until_over(self.patience).await {
-            while self.waiting.end_longest(self.patience) {}
+        while !self.wait_until_over(PATIENCE).await {
+            while self.0.make_room() {}
         }
     }
 
     /// Waits until all that were taken are over, and returns whether they are.
     pub async fn wait_until_over(&self, patience: Duration) -> bool {
-        let all = self.permits.acquire_many(self.max);
-        timeout(patience, all).await.is_ok()
+        self.0.wait_until_over(patience).await
     }
 }
 
@@ -228,10 +82,13 @@ impl Connections {
 mod tests {
     use super::*;
 
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    use tokio::sync::Notify;
+    use parking_lot::Mutex;
     use tokio::sync::mpsc::unbounded_channel;
+    use tokio::sync::{Notify, Semaphore, oneshot};
+    use tokio::time::timeout;
 
     /// Longer than anything takes here; reached only by a failure.
     const LONG: Duration = Duration::from_secs(60);
@@ -326,10 +183,8 @@ mod tests {
         let come = tokio::sync::Mutex::new(come);
         let accept = async || Ok(come.lock().await.recv().await.unwrap());
         let (close, closed) = oneshot::channel();
-        let connections = Connections {
-            patience: Duration::from_millis(2),
-            ..Connections::up_to(max)
-        };
+        let Connections(places) = Connections::up_to(max);
+        let connections = Connections(places.with_patience(Duration::from_millis(2), LONG));
         let converse = |peer, turn| converse(peer, turn, Arc::clone(&seen));
         let test = async {
             test(Arc::clone(&seen)).await;
@@ -379,7 +234,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_answers_one_of_several_requests_is_not_ended_for_others() {
-        let connections = Connections::up_to(1);
+        let Connections(places) = Connections::up_to(1);
+        let connections = Connections(places.with_patience(Duration::ZERO, LONG));
         let (_close, closed) = oneshot::channel();
         let one = Mutex::new(Some(()));
         let accept = async || {
@@ -398,9 +254,8 @@ mod tests {
             let turn = turns.recv().await.unwrap();
             let (first, second) = (turn.begin(), turn.begin());
             drop(first);
-            assert!(connections.waiting.longest().is_none());
+            assert!(!connections.0.make_room());
             drop(second);
-            assert!(connections.waiting.longest().is_some());
             timeout(LONG, connections.end_waiting()).await.unwrap();
         };
         tokio::select! {
@@ -412,21 +267,27 @@ mod tests {
     /// Others of the process have so many that there are none for as many connections as there may be.
     #[tokio::test]
     async fn those_that_are_waited_for_make_room_where_descriptors_have_run_out() {
-        let seen = Arc::new(Seen::default());
+        let (seen, descriptors) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
         let peers = Mutex::new(vec![Peer::Asks, Peer::Silent, Peer::Silent]);
         let accept = async || {
-            if seen.open.load(SeqCst) >= 2 {
+            if descriptors.open.load(SeqCst) >= 2 {
                 return Err(io::Error::from_raw_os_error(24)); // EMFILE
             }
             let next = peers.lock().pop();
             match next {
-                Some(peer) => Ok(peer),
+                Some(peer) => Ok((peer, Open::new(&descriptors))),
                 None => std::future::pending().await,
             }
         };
         let (_close, closed) = oneshot::channel();
         let connections = Connections::up_to(64);
-        let converse = |peer, turn| converse(peer, turn, Arc::clone(&seen));
+        let converse = |(peer, descriptor), turn| {
+            let conversation = converse(peer, turn, Arc::clone(&seen));
+            async move {
+                conversation.await;
+                drop(descriptor);
+            }
+        };
         tokio::select! {
             () = connections.take(closed, accept, converse) => panic!("it is over"),
             () = seen.until_answered(1) => {}

@@ -36,9 +36,43 @@ async fn connections_that_send_nothing_keep_nobody_out() {
     .await;
 }
 
-/// Runs `with` beside a mirror that lets one address have so many connections.
+/// Those that take nothing of a long answer are waited for for a second, however many others come.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_not_taken_keep_nobody_out() {
+    let registry = Registry::start();
+    // Much more than sockets take.
+    let digest = registry.put_blob("app", &vec![0; 32 << 20]);
+    let request = format!("GET /v2/app/blobs/{digest} HTTP/1.1\r\nHost: a\r\n\r\n");
+    served_of(registry, 8, move |address| {
+        let taking_nothing = || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            // Its answer has begun. One that is refused may be closed first.
+            let _begun = stream.read(&mut [0; 9]);
+            stream
+        };
+        let taking_nothing: Vec<_> = (0..16).map(|_| taking_nothing()).collect();
+        let since = Instant::now();
+        while !asked_for_api(address, "GET").is_ok_and(|said| said.starts_with("HTTP/1.1 200 ")) {
+            // Half of the time that a client has for some of its answer.
+            assert!(since.elapsed() < Duration::from_secs(30), "no place");
+        }
+        drop(taking_nothing);
+    })
+    .await;
+}
+
 async fn served(connections_of_one: u32, with: impl FnOnce(SocketAddr) + Send + 'static) {
-    let (dir, registry) = (tempfile::tempdir().unwrap(), Registry::start());
+    served_of(Registry::start(), connections_of_one, with).await;
+}
+
+/// Runs `with` beside a mirror of a registry that lets one address have so many connections.
+async fn served_of(
+    registry: Registry,
+    connections_of_one: u32,
+    with: impl FnOnce(SocketAddr) + Send + 'static,
+) {
+    let dir = tempfile::tempdir().unwrap();
     let mirror = mirror(
         dir.path(),
         vec![(registry.upstream("docker.io"), Access::All)],
