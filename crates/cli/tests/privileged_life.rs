@@ -184,6 +184,13 @@ fn privileged_a_daemon_is_a_copy_of_its_command_and_not_executed_anew() {
         let is = fs::read_link(process.join(format!("fd/{descriptor}"))).unwrap();
         assert_eq!(is, place, "{descriptor}");
     }
+    // A client that goes away while it is answered is an error, and not the end: SIGPIPE, number 13, is ignored.
+    let signals = fs::read_to_string(process.join("status")).unwrap();
+    let ignored = signals
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:\t"));
+    let ignored = u64::from_str_radix(ignored.unwrap(), 16).unwrap();
+    assert_eq!(ignored >> 12 & 1, 1, "{signals}");
     // Who runs the tests may have left some open for all.
     let mut pipes = pipes_of(&process);
     pipes.retain(|pipe| !pipes_of(Path::new("/proc/self")).contains(pipe));
