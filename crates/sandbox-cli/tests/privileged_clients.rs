@@ -35,7 +35,8 @@ impl Served {
             .arg("-C")
             .arg(dir.path()));
         let (wheels, site) = (dir.path().join("wheels"), dir.path().join("site"));
-        let pip = "-m pip install -q --no-compile --no-index --root-user-action ignore --find-links";
+        let pip =
+            "-m pip install -q --no-compile --no-index --root-user-action ignore --find-links";
         ok(Command::new("/usr/bin/python3")
             .args(pip.split(' '))
             .arg(wheels)
