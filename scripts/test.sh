@@ -62,9 +62,9 @@ else
     unchecked="known vulnerabilities of dependencies, because $database cannot be reached"
 fi
 [ -z "$unchecked" ] || say "NOT CHECKED: $unchecked"
-# Built, not checked: what they need of other people's is built for the tests then, too.
-step cargo build --quiet -p yolofs --lib # with nothing above it in the build
-step cargo build --quiet -p cli          # and this as a user gets it: no feature that only tests ask for
+types() { RUSTC_WORKSPACE_WRAPPER=$REPO/scripts/types.sh step cargo build --quiet "$@"; }
+types -p yolofs --lib # with nothing above it in the build
+types -p cli --lib    # and this as a user gets it: no feature that only tests ask for
 # musl has other types in places; what calls the C library directly shows that first.
 musl=x86_64-unknown-linux-musl
 if [ -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then

@@ -14,7 +14,7 @@ use lab::{Lab, json, ok};
 /// What the guest says when it has read its part of the disk.
 const READY: &str = "LIGHT-READY";
 /// Machines at once. The paper has 16, and so has `bench-yolo`; each costs seconds of a processor here.
-const MACHINES: usize = 6;
+const MACHINES: usize = 4;
 /// Injected pages are kept, and nothing is read around others: what comes from the disk is what was asked for.
 const PREWARMED: &[&str] = &[
     "--mode",

@@ -93,8 +93,8 @@ mod tests {
     fn privileged_namespaces_that_stay_have_no_entries_that_stay() {
         const NAMESPACES: usize = 200;
         let mut all = Vec::new();
-        // Others on the machine have some come and go.
-        let mut grown = [0; 3].map(|_: usize| {
+        // Others on the machine have some come and go, which is seen less in some rounds than in others.
+        let mut grown = [0; 5].map(|_: usize| {
             let before = inodes();
             all.extend((0..NAMESPACES).map(|_| make().unwrap()));
             inodes().saturating_sub(before)
