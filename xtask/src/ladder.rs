@@ -28,7 +28,7 @@ const LADDER: &[Rung] = &[
     rung("rawio", &[]),
     rung("testkit", &[]),
     rung("distribution", &["blocks", "testkit"]),
-    rung("serving", &["rawio"]),
+    rung("serving", &["rawio", "testkit"]),
     rung("link-emulator", &[]),
     rung("fetch", &[]),
     // L1: libraries; these never import each other.

@@ -111,24 +111,7 @@ fn who_has_too_many_connections_hears_so() {
 fn who_has_too_many_connections_hears_so_through_tls() {
     let mut rig = Rig::new();
     let dir = tempfile::tempdir().unwrap();
-    let openssl = |line: &str| {
-        let mut program = Command::new("openssl");
-        program.args(line.split(' ')).current_dir(&dir);
-        let output = program.output().unwrap();
-        assert!(output.status.success(), "{line}: {output:?}");
-    };
-    let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-    openssl(&format!(
-        "req -x509 {new_key} -days 2 -subj /CN=authority -keyout authority.key -out authority"
-    ));
-    openssl(&format!(
-        "req {new_key} -subj /CN=vm -keyout key -out request"
-    ));
-    std::fs::write(dir.path().join("extensions"), "subjectAltName=DNS:vm\n").unwrap();
-    openssl(
-        "x509 -req -in request -CA authority -CAkey authority.key -CAcreateserial -days 2 \
-         -extfile extensions -out certificate",
-    );
+    testkit::certificates::make(dir.path(), "DNS:vm");
     let at = |name: &str| dir.path().join(name);
     let files = TlsFiles {
         certificate: at("certificate"),

@@ -17,6 +17,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 pub mod by_name;
+pub mod certificates;
 pub mod elf;
 pub mod guest;
 pub mod layouts;

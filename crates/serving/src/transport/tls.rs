@@ -178,7 +178,6 @@ fn at(path: &Path, why: &dyn std::fmt::Display) -> TlsError {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use rustls::SignatureScheme;
@@ -191,25 +190,7 @@ mod tests {
 
     /// Makes an authority and a certificate of it, which serves as the client's and as the service's.
     fn files(dir: &Path) -> TlsFiles {
-        let openssl = |line: &str| {
-            let mut program = Command::new("openssl");
-            let output = program.args(line.split(' ')).current_dir(dir).output();
-            let output = output.unwrap();
-            assert!(output.status.success(), "{line}: {output:?}");
-        };
-        let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-        openssl(&format!(
-            "req -x509 {new_key} -days 2 -subj /CN=authority -keyout authority.key -out authority"
-        ));
-        openssl(&format!(
-            "req {new_key} -subj /CN=vm -keyout key -out request"
-        ));
-        let names = "subjectAltName=DNS:vm,IP:127.0.0.1\n";
-        std::fs::write(dir.join("extensions"), names).unwrap();
-        openssl(
-            "x509 -req -in request -CA authority -CAkey authority.key -CAcreateserial -days 2 \
-             -extfile extensions -out certificate",
-        );
+        testkit::certificates::make(dir, "DNS:vm,IP:127.0.0.1");
         TlsFiles {
             certificate: dir.join("certificate"),
             key: dir.join("key"),
