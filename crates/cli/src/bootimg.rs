@@ -24,10 +24,9 @@ use tracing::level_filters::LevelFilter;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
-use crate::run_dir_arg::RunDirArg;
+use crate::global_args::GlobalArgs;
 use crate::stage::Stage;
-use crate::start::{Talk, begin};
-use crate::store_args::StoreArgs;
+use crate::start::begin;
 use host::interrupt::Interrupt;
 
 /// Record what a boot reads, keep it as a boot image, and load it into memory before the next boot.
@@ -35,11 +34,7 @@ use host::interrupt::Interrupt;
 #[command(name = "bootimg", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Bootimg {
     #[command(flatten)]
-    store: StoreArgs,
-    #[command(flatten)]
-    run_dir: RunDirArg,
-    #[command(flatten)]
-    talk: Talk,
+    global: GlobalArgs,
     #[command(subcommand)]
     command: BootimgCommand,
 }
@@ -81,14 +76,14 @@ pub fn main() -> ExitCode {
             ended.unwrap_or_else(|error| report("bootimg", &Err(error)))
         }
         None => {
-            let args = begin(|args: &Bootimg| args.talk);
+            let args = begin(|args: &Bootimg| args.global.talk);
             report("bootimg", &run(&args))
         }
     }
 }
 
 fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
-    let (store, run_dir) = (&args.store.settings(), &args.run_dir);
+    let (store, run_dir) = (&args.global.store.settings(), &args.global.run_dir);
     // Who confines itself does so while it has one thread, and hears signals afterwards.
     let interrupt = Interrupt::install;
     match &args.command {

@@ -10,6 +10,7 @@ mod api_words;
 pub mod bootimg;
 mod completions;
 mod exit;
+mod global_args;
 mod image_args;
 mod layers_text;
 mod logging;

@@ -29,20 +29,15 @@ use clap::{Parser, Subcommand};
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
-use crate::run_dir_arg::RunDirArg;
-use crate::start::{Talk, begin_quickly, of_few};
-use crate::store_args::StoreArgs;
+use crate::global_args::GlobalArgs;
+use crate::start::{begin_quickly, of_few};
 
 /// Serve directory trees and disk images from boot images, so that boots do not wait for the disk.
 #[derive(Debug, Parser)]
 #[command(name = "yolofs", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Yolofs {
     #[command(flatten)]
-    store: StoreArgs,
-    #[command(flatten)]
-    run_dir: RunDirArg,
-    #[command(flatten)]
-    talk: Talk,
+    global: GlobalArgs,
     #[command(subcommand)]
     command: YolofsCommand,
 }
@@ -79,11 +74,7 @@ enum YolofsCommand {
 #[command(name = "yolofs")]
 struct QuickYolofs {
     #[command(flatten)]
-    store: StoreArgs,
-    #[command(flatten)]
-    run_dir: RunDirArg,
-    #[command(flatten)]
-    talk: Talk,
+    global: GlobalArgs,
     #[command(subcommand)]
     command: QuickCommand,
 }
@@ -97,9 +88,7 @@ enum QuickCommand {
 impl From<QuickYolofs> for Yolofs {
     fn from(quick: QuickYolofs) -> Self {
         Self {
-            store: quick.store,
-            run_dir: quick.run_dir,
-            talk: quick.talk,
+            global: quick.global,
             command: match quick.command {
                 QuickCommand::Mount(args) => YolofsCommand::Mount(args),
                 QuickCommand::Mounter(args) => YolofsCommand::Mounter(args),
@@ -111,7 +100,7 @@ impl From<QuickYolofs> for Yolofs {
 /// Parses the command line, does what it says, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args = begin_quickly(|args: &Yolofs| args.talk, quickly);
+    let args = begin_quickly(|args: &Yolofs| args.global.talk, quickly);
     report("yolofs", &run(&args))
 }
 
@@ -121,29 +110,33 @@ fn quickly(line: Vec<OsString>) -> Option<Yolofs> {
 }
 
 fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
-    let store = &args.store.settings();
+    let store = &args.global.store.settings();
     match &args.command {
-        YolofsCommand::Mount(command) => mount::run(command, store, &args.run_dir),
-        YolofsCommand::Node(command) => node::run(command, store, &args.run_dir),
-        YolofsCommand::Block(command) => block::run(command, store, &args.run_dir),
-        YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
-        YolofsCommand::Status(command) => status::run(command, args.talk, &args.run_dir),
-        #[cfg(feature = "top")]
-        YolofsCommand::Top(command) => top::run(command, &args.run_dir),
-        YolofsCommand::Tier(command) => tier::run(command, store),
-        YolofsCommand::Pin(command) => pin::run(command, &args.run_dir.run_dir),
-        YolofsCommand::Upgrade(command) => upgrade::run(command, &args.run_dir),
-        YolofsCommand::Snapshotter(command) => {
-            snapshotter_command::run(command, store, &args.run_dir)
+        YolofsCommand::Mount(command) => mount::run(command, store, &args.global.run_dir),
+        YolofsCommand::Node(command) => node::run(command, store, &args.global.run_dir),
+        YolofsCommand::Block(command) => block::run(command, store, &args.global.run_dir),
+        YolofsCommand::Umount(command) => umount::run(command, &args.global.run_dir),
+        YolofsCommand::Status(command) => {
+            status::run(command, args.global.talk, &args.global.run_dir)
         }
-        YolofsCommand::Pull(command) => pull_command::run(command, &args.run_dir),
-        YolofsCommand::Docker(command) => docker::run(command, store, &args.run_dir),
-        YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir.run_dir),
+        #[cfg(feature = "top")]
+        YolofsCommand::Top(command) => top::run(command, &args.global.run_dir),
+        YolofsCommand::Tier(command) => tier::run(command, store),
+        YolofsCommand::Pin(command) => pin::run(command, &args.global.run_dir.run_dir),
+        YolofsCommand::Upgrade(command) => upgrade::run(command, &args.global.run_dir),
+        YolofsCommand::Snapshotter(command) => {
+            snapshotter_command::run(command, store, &args.global.run_dir)
+        }
+        YolofsCommand::Pull(command) => pull_command::run(command, &args.global.run_dir),
+        YolofsCommand::Docker(command) => docker::run(command, store, &args.global.run_dir),
+        YolofsCommand::Worker(command) => worker::run(*command, &args.global.run_dir.run_dir),
         YolofsCommand::Mounter(command) => mounter_command::run(command),
-        YolofsCommand::Recorder(command) => recorder::run(command, store, &args.run_dir.run_dir),
+        YolofsCommand::Recorder(command) => {
+            recorder::run(command, store, &args.global.run_dir.run_dir)
+        }
         YolofsCommand::Learn(command) => learn::run(command, store),
         YolofsCommand::Setup(command) => setup::run(command),
-        YolofsCommand::Doctor(command) => doctor::run(command, store, &args.run_dir),
+        YolofsCommand::Doctor(command) => doctor::run(command, store, &args.global.run_dir),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }
 }
