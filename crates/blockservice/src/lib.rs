@@ -26,6 +26,7 @@
 
 pub mod client;
 pub mod identity;
+mod line_rate;
 mod plan_chunks;
 mod plan_order;
 pub mod programs;

@@ -13,7 +13,6 @@
 
 mod connection;
 mod counters;
-mod drain;
 mod handshake;
 mod hot;
 mod link;

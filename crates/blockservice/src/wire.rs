@@ -12,7 +12,7 @@ pub use frame::{
     BODY_MAX, DATA_MAX, Direction, Frame, FrameError, HEAD_BYTES, Head, Seal, VERSION,
 };
 pub use message::{
-    Ask, ErrorCode, Message, Method, Nonce, PROOF_AT_ONCE, Priority, Proof, SKIPS_MAX, Status,
-    TEXT_MAX, WANTS_MAX, What,
+    Ask, ErrorCode, Message, Method, Nonce, PROOF_AT_ONCE, Priority, Proof, ReadForm, SKIPS_MAX,
+    Status, TEXT_MAX, WANTS_MAX, What,
 };
 pub use versions::PROTOCOLS;

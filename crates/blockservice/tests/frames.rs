@@ -13,7 +13,7 @@ use blocks::ContentId;
 use blockservice::identity::Access;
 use blockservice::wire::{
     Ask, BODY_MAX, DATA_MAX, Direction, ErrorCode, Frame, FrameError, HEAD_BYTES, Head, Message,
-    Method, Priority, SKIPS_MAX, Seal, Status, What,
+    Method, Priority, ReadForm, SKIPS_MAX, Seal, Status, What,
 };
 use chunks::BootEntry;
 use proptest::prelude::*;
@@ -145,8 +145,20 @@ fn samples() -> Vec<Frame> {
         samples_of_version_3(),
         samples_of_version_4(),
         samples_of_version_5(),
+        samples_of_version_6(),
     ]
     .concat()
+}
+
+/// One frame of each kind that has a field since version 6.
+fn samples_of_version_6() -> Vec<Frame> {
+    vec![with_data(Message::Read {
+        handle: 7,
+        priority: Priority::Demand,
+        form: ReadForm::Stored,
+        deadline_ms: 500,
+        chunks: vec![1, 2, 9],
+    })]
 }
 
 /// One frame of each kind that came with version 5, or has a field that did.
@@ -202,6 +214,7 @@ fn samples_of_version_1() -> Vec<Frame> {
         Message::Read {
             handle,
             priority: Priority::Readahead,
+            form: ReadForm::Any,
             deadline_ms: 500,
             chunks: vec![1, 2, 9],
         },
@@ -260,6 +273,7 @@ fn frames_stay_what_they_are() {
         ("frames-v3.txt", samples_of_version_3()),
         ("frames-v4.txt", samples_of_version_4()),
         ("frames-v5.txt", samples_of_version_5()),
+        ("frames-v6.txt", samples_of_version_6()),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let path = path.join(name);

@@ -4,6 +4,7 @@
 
 mod rig;
 
+use std::net::{SocketAddr, TcpStream};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +14,12 @@ use blocks::{BlockSource as _, FileId, Tree};
 use blockservice::client::{Client, NicSource};
 use blockservice::identity::Access;
 use blockservice::service::Limits;
+use blockservice::wire::{Message, ReadForm};
+use chunks::Codec;
 use chunks::index::{CHUNK_BYTES, build};
 use link_emulator::{Link, Shape};
-use rig::{Rig, content, patient_client};
+use rig::raw::Raw;
+use rig::{Rig, content, patient_client, until};
 
 const LONG: Duration = Duration::from_secs(60);
 /// Names of files that may be executed begin with this.
@@ -40,6 +44,17 @@ fn far(sizes: &[u64]) -> Far {
 }
 
 fn far_of(all: &[(&str, Vec<u8>)]) -> Far {
+    let line = Shape::new(ROUND_TRIP, 1000);
+    far_over(line, Limits::default(), all, |_| {})
+}
+
+/// As [`far_of`], over any line, once `begun` has looked at the service.
+fn far_over(
+    line: Shape,
+    limits: Limits,
+    all: &[(&str, Vec<u8>)],
+    begun: impl FnOnce(SocketAddr),
+) -> Far {
     let mut rig = Rig::new();
     let names: Vec<_> = all.iter().map(|(name, _)| *name).zip(1_u32..).collect();
     let mut nodes = vec![Node::dir(&names)];
@@ -59,8 +74,9 @@ fn far_of(all: &[(&str, Vec<u8>)]) -> Far {
     let go_on = &mut |_| ControlFlow::Continue(());
     let built = build(b"far", &tree, &files, &*rig.store, go_on).unwrap();
     rig.catalog.add(b"far", &built.index).unwrap();
-    let port = rig.start_at_port(Access::open(), Limits::default());
-    let mut link = Link::new(Shape::new(ROUND_TRIP, 1000));
+    let port = rig.start_at_port(Access::open(), limits);
+    begun(port);
+    let mut link = Link::new(line);
     let any = "127.0.0.1:0".parse().unwrap();
     let address = link.carry(&any, port.to_string().parse().unwrap()).unwrap();
     let client = patient_client(address.to_string());
@@ -116,6 +132,38 @@ fn small_files_of_a_directory_come_together() {
     assert_eq!(counts.chunks, u64::from(FILES), "each comes once");
     assert_eq!(counts.duplicate_bytes, 0);
     assert!(far.waited_for() < u64::from(FILES) / 4, "{counts:?}");
+}
+
+/// A service cannot tell: what is requested one at a time fits into the buffers of its socket.
+#[test]
+fn a_near_line_that_is_slow_brings_chunks_as_stored() {
+    const CHUNKS: u32 = 64;
+    let len = u64::from(CHUNKS) * CHUNK_BYTES;
+    let large = (0..len).map(|at| u8::try_from(1 + at / CHUNK_BYTES).unwrap());
+    let all = [("large", large.collect())];
+    let limits = Limits {
+        fast_round_trip: Duration::MAX,
+        ..Limits::default()
+    };
+    let far = far_over(Shape::new(Duration::ZERO, 25), limits, &all, |port| {
+        let (mut raw, _) = Raw::hello(TcpStream::connect(port).unwrap(), "vm", (1, 2));
+        raw.send(0, Message::Prove { proof: [0; 32] }, Vec::new())
+            .unwrap();
+        let welcome = raw.hear().unwrap().message;
+        assert!(matches!(welcome, Message::Welcome { .. }), "{welcome:?}");
+        let handle = raw.open("far");
+        for chunk in 0..CHUNKS {
+            until("the service has it decompressed", || {
+                raw.codec_of(handle, chunk, ReadForm::Any) == Codec::Raw
+            });
+        }
+    });
+    for chunk in 0..u64::from(CHUNKS) {
+        far.read(1, chunk * CHUNK_BYTES, 4096);
+    }
+    let counts = far.source.remote().counts();
+    // The first ones come decompressed, until the rate was measured.
+    assert!(counts.wire_bytes < 16 * CHUNK_BYTES, "{counts:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use blocks::{
 use blockservice::client::{NicCache, NicSource, Origin, Planned};
 use blockservice::identity::Access;
 use blockservice::service::Limits;
-use blockservice::wire::{Message, Priority, Status};
+use blockservice::wire::{Message, Priority, ReadForm, Status};
 use chunks::index::{CHUNK_BYTES, ZEROS};
 use chunks::testing::MemStore;
 use chunks::{ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats, Stored};
@@ -512,6 +512,7 @@ fn beyond_the_window_the_answer_is_busy_and_nobody_else_suffers() {
     let read = Message::Read {
         handle,
         priority: Priority::Demand,
+        form: ReadForm::Any,
         deadline_ms: 0,
         chunks: (0..15).collect(),
     };

@@ -6,7 +6,7 @@ use blocks::ContentId;
 use blockservice::identity::Access;
 use blockservice::plan_order;
 use blockservice::service::Limits;
-use blockservice::wire::{Ask, ErrorCode, Frame, Message, Priority, Status};
+use blockservice::wire::{Ask, ErrorCode, Frame, Message, Priority, ReadForm, Status};
 use bootimg::decode_plan;
 use chunks::index::unpack;
 use rig::Rig;
@@ -44,6 +44,7 @@ fn a_start_in_the_packet_of_proof_brings_index_plan_and_chunks() {
     let read = Message::Read {
         handle: started.handle,
         priority: Priority::Demand,
+        form: ReadForm::Any,
         deadline_ms: 0,
         chunks: vec![5],
     };
@@ -161,7 +162,8 @@ fn version_1_goes_on_and_has_no_streams() {
         ((1, 3), 3),
         ((1, 4), 4),
         ((1, 5), 5),
-        ((1, 9), 5),
+        ((1, 6), 6),
+        ((1, 9), 6),
     ];
     for (offered, chosen) in versions {
         let (_raw, version) = Raw::connect_with(&rig, "vm", offered);

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use blockservice::identity::Access;
 use blockservice::service::Limits;
-use blockservice::wire::{Ask, ErrorCode, Frame, Message, Priority, Status};
+use blockservice::wire::{Ask, ErrorCode, Frame, Message, Priority, ReadForm, Status};
 use chunks::{ChunkStore as _, Codec};
 use rig::raw::Raw;
-use rig::streams::{CHUNKS, Large, NONE, start};
+use rig::streams::{CHUNKS, Large, NONE, read_of, start};
 use rig::{Rig, until};
 
 fn serving(limits: Limits) -> (Rig, Large) {
@@ -130,6 +130,7 @@ fn what_is_demanded_goes_before_a_stream() {
     let read = Message::Read {
         handle: started.handle,
         priority: Priority::Demand,
+        form: ReadForm::Any,
         deadline_ms: 0,
         chunks: vec![0],
     };
@@ -296,6 +297,30 @@ fn chunks_are_compressed_over_a_network_and_not_within_a_machine() {
             until("all are in memory as stored", from_memory);
         }
     }
+}
+
+#[test]
+fn a_client_may_want_chunks_as_stored_since_version_6() {
+    let mut rig = Rig::new();
+    Large::add_compressible(&rig);
+    rig.start(Access::open(), Limits::default());
+    let (mut raw, version) = Raw::connect_with(&rig, "vm", (1, 6));
+    assert_eq!(version, 6);
+    let handle = raw.open("one");
+    // Within a machine: decompressed, once that is done.
+    until("it is decompressed", || {
+        raw.codec_of(handle, 0, ReadForm::Any) == Codec::Raw
+    });
+    assert_eq!(raw.codec_of(handle, 0, ReadForm::Stored), Codec::Zstd);
+    assert_eq!(raw.codec_of(handle, 0, ReadForm::Any), Codec::Raw);
+
+    let (mut old, _) = Raw::connect_with(&rig, "vm", (1, 5));
+    let handle = old.open("one");
+    let read = read_of(handle, 0, ReadForm::Stored);
+    let code = ErrorCode::Rule;
+    let text = "this frame is of version 6".to_owned();
+    let answer = old.ask(read, Vec::new()).message;
+    assert_eq!(answer, Message::Error { code, text });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use blockservice::wire::{
-    Direction, Frame, HEAD_BYTES, Head, Message, Priority, Seal, VERSION, WANTS_MAX,
+    Direction, Frame, HEAD_BYTES, Head, Message, Priority, ReadForm, Seal, VERSION, WANTS_MAX,
 };
 
 /// Longer than any answer takes.
@@ -66,6 +66,7 @@ impl Asker {
             let read = Message::Read {
                 handle: self.handle,
                 priority: Priority::Demand,
+                form: ReadForm::Any,
                 deadline_ms: 0,
                 chunks: (0..wants).collect(),
             };

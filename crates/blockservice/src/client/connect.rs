@@ -13,7 +13,8 @@ use super::connections::Connections;
 use super::connector::connect_by;
 use super::{Patience, Shared};
 use crate::identity::{Transcript, nonce, same};
-use crate::wire::stream::{ReadError, read_frame, write_frames};
+use crate::line_rate::LineRate;
+use crate::wire::stream::{ReadError, read_frame, read_frame_timed, write_frames};
 use crate::wire::versions::START_SINCE;
 use crate::wire::{
     Direction, Frame, Message, Method, Nonce, PROOF_AT_ONCE, PROTOCOLS, Proof, Seal,
@@ -281,9 +282,13 @@ async fn run(
 }
 
 async fn hear<R: AsyncRead + Unpin>(connection: &Connection, mut from: R, mut seal: Seal) -> Lost {
+    let mut line = LineRate::default();
     loop {
-        match read_frame(&mut from, &mut seal).await {
-            Ok(frame) => {
+        match read_frame_timed(&mut from, &mut seal).await {
+            Ok((frame, took)) => {
+                if let Some(rate) = line.add(frame.data.len() as u64, took) {
+                    connection.brings(rate);
+                }
                 if !connection.take(frame) {
                     return Lost::Order("an error");
                 }

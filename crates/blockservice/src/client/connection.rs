@@ -18,7 +18,7 @@ use super::Shared;
 use super::place::{Lane, Place};
 use super::registered::{Receiver, RegisteredSource, Reply};
 use crate::wire::versions::{PROMOTE_SINCE, RESUME_SINCE};
-use crate::wire::{ErrorCode, Frame, Message, Priority};
+use crate::wire::{ErrorCode, Frame, Message, Priority, ReadForm};
 use blocks::ContentId;
 use serving::transport::Address;
 use starting::{Progress, Starting};
@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     round_trip_us: AtomicU64,
     /// The highest rate of what came for a START, in bytes per second; 0 before the first.
     rate: AtomicU64,
+    /// The rate at which data comes of late once a frame has begun, in bytes per second; 0 before it is known.
+    brings: AtomicU64,
     /// Requests that the connection is re-established.
     pub(super) reset: Notify,
     changed: Notify,
@@ -87,6 +89,8 @@ pub(super) struct Reads {
     pub(super) source: Arc<RegisteredSource>,
     pub(super) request: RequestId,
     pub(super) priority: Priority,
+    /// As the service chooses, if it is too old to be told.
+    pub(super) form: ReadForm,
     /// The service may drop the request after this time.
     pub(super) deadline: Duration,
     pub(super) chunks: Vec<u32>,
@@ -127,6 +131,7 @@ impl Connection {
             silent: AtomicBool::new(false),
             round_trip_us: AtomicU64::new(0),
             rate: AtomicU64::new(0),
+            brings: AtomicU64::new(0),
             reset: Notify::new(),
             changed: Notify::new(),
         };

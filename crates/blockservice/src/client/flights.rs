@@ -324,13 +324,17 @@ impl Flights {
                     request,
                     pieces,
                     priority,
-                } => self.connections.get(peer.index()).read(Reads {
-                    source: Arc::clone(&self.source),
-                    request,
-                    priority: on_the_wire(priority),
-                    deadline: self.shared.config.patience.transfer,
-                    chunks: pieces.iter().map(|piece| piece.key).collect(),
-                }),
+                } => {
+                    let connection = self.connections.get(peer.index());
+                    connection.read(Reads {
+                        source: Arc::clone(&self.source),
+                        request,
+                        priority: on_the_wire(priority),
+                        form: connection.read_form(),
+                        deadline: self.shared.config.patience.transfer,
+                        chunks: pieces.iter().map(|piece| piece.key).collect(),
+                    });
+                }
                 Action::Skip { peer, stream, keys } => {
                     self.connections.get(peer.index()).skip(stream, keys);
                 }

@@ -232,9 +232,10 @@ impl Connection<'_> {
             Message::Read {
                 handle,
                 priority,
+                form,
                 deadline_ms,
                 chunks,
-            } => self.read(request, handle, priority, deadline_ms, &chunks),
+            } => self.read(request, handle, priority, form, deadline_ms, &chunks),
             Message::Cancel => {
                 if let Some(read) = self.reads.remove(&request) {
                     read.store(true, Relaxed);

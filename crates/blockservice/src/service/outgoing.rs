@@ -9,9 +9,9 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
-use super::drain::DrainRate;
 use super::link::{Form, Link};
 use super::machine::Credit;
+use crate::line_rate::LineRate;
 use crate::wire::stream::write_frames;
 use crate::wire::{Frame, HEAD_BYTES, Seal};
 use serving::rate::RateLimiter;
@@ -182,7 +182,7 @@ impl Writer {
         patience: Duration,
         pace: Option<Arc<RateLimiter>>,
     ) {
-        let mut drain = DrainRate::default();
+        let mut line = LineRate::default();
         while let Some(first) = self.frames.recv().await {
             let (batch, bytes) = self.batch(first);
             let began = Instant::now();
@@ -193,7 +193,7 @@ impl Writer {
             let written = timeout(patience, write_frames(&mut to, frames, &mut seal)).await;
             // With the credits.
             drop(batch);
-            self.gauge.wrote(bytes, drain.wrote(bytes, began.elapsed()));
+            self.gauge.wrote(bytes, line.add(bytes, began.elapsed()));
             match written {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {

@@ -95,6 +95,16 @@ numbered! {
 }
 
 numbered! {
+    /// The form in which a READ wants its chunks.
+    pub enum ReadForm: u8 {
+        /// The service chooses.
+        Any = 0,
+        /// As stored, since the client has measured that its line is slow.
+        Stored = 1,
+    }
+}
+
+numbered! {
     /// The result of one want of a READ.
     pub enum Status: u8 {
         /// The chunk follows.
@@ -188,6 +198,7 @@ pub enum Message {
     Read {
         handle: u32,
         priority: Priority,
+        form: ReadForm,
         deadline_ms: u32,
         chunks: Vec<u32>,
     },

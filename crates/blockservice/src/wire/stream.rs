@@ -1,7 +1,7 @@
 //! Frames read from and written to a byte stream, each within a deadline.
 
 use std::io::{self, IoSlice};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
@@ -34,6 +34,14 @@ pub(crate) async fn read_frame<R: AsyncRead + Unpin>(
     from: &mut R,
     seal: &mut Seal,
 ) -> Result<Frame, ReadError> {
+    Ok(read_frame_timed(from, seal).await?.0)
+}
+
+/// Reads the next frame, and returns how long its data took after its head, too.
+pub(crate) async fn read_frame_timed<R: AsyncRead + Unpin>(
+    from: &mut R,
+    seal: &mut Seal,
+) -> Result<(Frame, Duration), ReadError> {
     let mut head = [0; HEAD_BYTES];
     if from.read(&mut head[..1]).await? == 0 {
         return Err(ReadError::Closed);
@@ -43,8 +51,10 @@ pub(crate) async fn read_frame<R: AsyncRead + Unpin>(
         let head = Head::parse(&head)?;
         let mut body = vec![0; head.body_len()];
         from.read_exact(&mut body).await?;
+        let began = Instant::now();
         let data = read_data(from, head.data_len()).await?;
-        Ok(Frame::parse(&head, &body, data, seal)?)
+        let took = began.elapsed();
+        Ok((Frame::parse(&head, &body, data, seal)?, took))
     };
     timeout(FRAME_PATIENCE, rest)
         .await

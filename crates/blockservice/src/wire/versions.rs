@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// The supported versions of the protocol. HELLO and CHALLENGE agree on one.
-pub const PROTOCOLS: RangeInclusive<u16> = 1..=LINKS_SINCE;
+pub const PROTOCOLS: RangeInclusive<u16> = 1..=FORM_SINCE;
 
 /// START: index, plan and chunks in one exchange; requests may follow PROOF at once.
 pub(crate) const START_SINCE: u16 = 2;
@@ -13,3 +13,5 @@ pub(crate) const PROMOTE_SINCE: u16 = 3;
 pub(crate) const RESUME_SINCE: u16 = 4;
 /// LINKS: what programs are linked with, where there is no plan.
 pub(crate) const LINKS_SINCE: u16 = 5;
+/// READ names the form of its chunks.
+pub(crate) const FORM_SINCE: u16 = 6;

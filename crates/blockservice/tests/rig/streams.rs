@@ -16,7 +16,7 @@ use blocks::testing::{MemSource, Node, tree};
 use blocks::{
     BlockIndex, BlockRange, ContentId, Extent, FileId, ReplayPlan, SourceId, Timestamp, Tree,
 };
-use blockservice::wire::{Ask, Frame, Message, Status};
+use blockservice::wire::{Ask, Frame, Message, Priority, ReadForm, Status};
 use bootimg::{SourceInfo, Variant, WriteRequest, unwatched, write_image};
 use chunks::index::{CHUNK_BYTES, Index, build};
 use chunks::{Codec, Stored};
@@ -235,6 +235,17 @@ pub(crate) fn start(ask: Ask, have: ContentId) -> Message {
     Message::Start { ask, have, name }
 }
 
+/// Returns a READ of one chunk that somebody waits for.
+pub(crate) fn read_of(handle: u32, chunk: u32, form: ReadForm) -> Message {
+    Message::Read {
+        handle,
+        priority: Priority::Demand,
+        form,
+        deadline_ms: 0,
+        chunks: vec![chunk],
+    }
+}
+
 impl Raw<UnixStream> {
     /// Connects and speaks the highest version of these that the service does.
     pub(crate) fn connect_with(rig: &Rig, name: &str, versions: (u16, u16)) -> (Self, u16) {
@@ -283,6 +294,16 @@ impl Raw<UnixStream> {
 }
 
 impl<S: Read + Write> Raw<S> {
+    /// Reads a chunk, and returns the form in which it came.
+    pub(crate) fn codec_of(&mut self, handle: u32, chunk: u32, form: ReadForm) -> Codec {
+        let answer = self.ask(read_of(handle, chunk, form), Vec::new()).message;
+        let Message::Chunk { status, codec, .. } = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(status, Status::Here);
+        Codec::from_number(codec).unwrap()
+    }
+
     /// Proves who it is, as `docs/nicfetch-protocol.md` says.
     fn prove(&mut self, name: &str, key: &[u8; 32]) {
         let hello = Message::Hello {

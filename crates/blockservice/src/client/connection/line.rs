@@ -4,6 +4,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::{Connection, Lane};
+use crate::wire::ReadForm;
+
+/// Below so many bytes a second chunks are requested as stored: a processor decompresses faster than they come.
+const STORED_BELOW: u64 = 64_000_000;
 
 impl Connection {
     /// Records the round trip of a handshake.
@@ -19,6 +23,20 @@ impl Connection {
     /// Returns the rate of the response to a START, in bytes per second; 0 if that was too short to measure.
     pub(in crate::client) fn rate(&self) -> u64 {
         self.rate.load(Relaxed)
+    }
+
+    /// Notes at which rate data comes, in bytes per second.
+    pub(in crate::client) fn brings(&self, rate: u64) {
+        self.brings.store(rate, Relaxed);
+    }
+
+    /// Returns the form in which chunks are requested. The service measures by writes that wait, but a chunk at a time
+    /// fits into the buffers of its socket.
+    pub(in crate::client) fn read_form(&self) -> ReadForm {
+        match self.brings.load(Relaxed) {
+            1..STORED_BELOW => ReadForm::Stored,
+            _ => ReadForm::Any,
+        }
     }
 
     /// Returns the shortest round trip of handshakes, after the first one.

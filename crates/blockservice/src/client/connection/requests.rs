@@ -2,8 +2,8 @@
 
 use super::starting::Starting;
 use super::{Command, Connection, OpenRead, Pending, Reads, StartRefused};
-use crate::wire::versions::{RESUME_SINCE, START_SINCE};
-use crate::wire::{Frame, Message, SKIPS_MAX};
+use crate::wire::versions::{FORM_SINCE, RESUME_SINCE, START_SINCE};
+use crate::wire::{Frame, Message, ReadForm, SKIPS_MAX};
 use fetch::{RequestId, StreamId};
 
 /// A frame to write, and the receiver of its response.
@@ -129,6 +129,7 @@ impl Connection {
             return None;
         }
         let handle = state.handles.get(&reads.source.number).copied();
+        let version = state.version;
         drop(state);
         let handle = handle.filter(|(_, id)| reads.source.id() == Some(id));
         let Some((handle, _)) = handle else {
@@ -141,6 +142,10 @@ impl Connection {
         let read = Message::Read {
             handle,
             priority: reads.priority,
+            form: match version >= FORM_SINCE {
+                true => reads.form,
+                false => ReadForm::Any,
+            },
             deadline_ms: u32::try_from(reads.deadline.as_millis()).unwrap_or(0),
             chunks: reads.chunks.clone(),
         };

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::super::readers::{Want, status};
 use super::{Connection, Refusal};
-use crate::wire::{Priority, Status};
+use crate::service::link::Form;
+use crate::wire::versions::FORM_SINCE;
+use crate::wire::{Priority, ReadForm, Status};
 
 /// The most READs of a connection that have not been answered.
 const READS_MAX: usize = 1024;
@@ -18,9 +20,13 @@ impl Connection<'_> {
         request: u64,
         handle: u32,
         priority: Priority,
+        form: ReadForm,
         deadline_ms: u32,
         chunks: &[u32],
     ) -> Result<(), Refusal> {
+        if form != ReadForm::Any {
+            self.needs(FORM_SINCE)?;
+        }
         let index = self.source(handle)?;
         let full = self.is_full(priority);
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -51,7 +57,10 @@ impl Connection<'_> {
                 deadline,
                 cancelled: Arc::clone(&cancelled),
                 credit: Some(credit),
-                form: self.to.form(),
+                form: match form {
+                    ReadForm::Any => self.to.form(),
+                    ReadForm::Stored => Form::Stored,
+                },
                 to: Arc::clone(&self.to),
             };
             wants.push((u64::from(at.len), want));

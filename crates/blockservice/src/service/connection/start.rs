@@ -154,7 +154,7 @@ impl Connection<'_> {
     }
 
     /// Refuses a frame that a connection of this version does not have.
-    fn needs(&self, version: u16) -> Result<(), Refusal> {
+    pub(super) fn needs(&self, version: u16) -> Result<(), Refusal> {
         match self.protocol >= version {
             true => Ok(()),
             false => Err(Refusal::rule(&format!(

@@ -80,10 +80,11 @@ impl Message {
             Self::Read {
                 handle,
                 priority,
+                form,
                 deadline_ms,
                 chunks,
             } => {
-                let body = body.u32(*handle).u8(*priority as u8).zeros::<1>();
+                let body = body.u32(*handle).u8(*priority as u8).u8(*form as u8);
                 let body = body.count(chunks.len()).u32(*deadline_ms);
                 chunks
                     .iter()

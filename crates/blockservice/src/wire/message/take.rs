@@ -4,8 +4,8 @@ use blocks::{Broken, ContentId, Input};
 use chunks::BootEntry;
 
 use super::{
-    Ask, BOOTS_MAX, ErrorCode, Kind, Message, Method, Priority, SKIPS_MAX, Status, TEXT_MAX,
-    WANTS_MAX, What,
+    Ask, BOOTS_MAX, ErrorCode, Kind, Message, Method, Priority, ReadForm, SKIPS_MAX, Status,
+    TEXT_MAX, WANTS_MAX, What,
 };
 
 impl Message {
@@ -142,7 +142,7 @@ fn take_put(input: &mut Input<'_>) -> Result<Message, Broken> {
 fn take_read(input: &mut Input<'_>) -> Result<Message, Broken> {
     let handle = input.u32()?;
     let priority = known(input, Priority::from_number)?;
-    zero(input, 1)?;
+    let form = known(input, ReadForm::from_number)?;
     let count = usize::from(input.u16()?);
     let deadline_ms = input.u32()?;
     if count == 0 || count > WANTS_MAX {
@@ -151,6 +151,7 @@ fn take_read(input: &mut Input<'_>) -> Result<Message, Broken> {
     Ok(Message::Read {
         handle,
         priority,
+        form,
         deadline_ms,
         chunks: take_chunks(input, count)?,
     })

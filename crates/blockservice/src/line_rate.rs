@@ -1,4 +1,4 @@
-//! The rate at which a client accepts data, measured by the duration of writes.
+//! The rate at which a connection takes or brings data, by how long writes or reads take.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ const SAMPLE: u64 = 512 << 10;
 
 /// The recent rate.
 #[derive(Debug, Default)]
-pub(super) struct DrainRate {
+pub(crate) struct LineRate {
     bytes: u64,
     time: Duration,
 }
 
-impl DrainRate {
-    /// Records a write, and returns the rate in bytes per second, once it is known.
-    pub(super) fn wrote(&mut self, bytes: u64, took: Duration) -> Option<u64> {
+impl LineRate {
+    /// Records so many bytes and how long they took, and returns the rate in bytes per second, once it is known.
+    pub(crate) fn add(&mut self, bytes: u64, took: Duration) -> Option<u64> {
         self.bytes += bytes;
         self.time += took;
         if self.bytes >= 2 * SAMPLE {
@@ -36,16 +36,16 @@ mod tests {
 
     #[test]
     fn a_rate_follows_the_line() {
-        let mut drain = DrainRate::default();
-        assert_eq!(drain.wrote(64 << 10, 21 * MS), None);
+        let mut line = LineRate::default();
+        assert_eq!(line.add(64 << 10, 21 * MS), None);
         let mut last = None;
         for _ in 0..100 {
-            last = drain.wrote(64 << 10, 21 * MS);
+            last = line.add(64 << 10, 21 * MS);
         }
         let rate = last.expect("6 MiB are a measurement");
         assert!((3_000_000..3_300_000).contains(&rate), "{rate}");
         for _ in 0..100 {
-            last = drain.wrote(64 << 10, Duration::ZERO);
+            last = line.add(64 << 10, Duration::ZERO);
         }
         assert!(last.expect("it was measured") > 1 << 30);
     }
