@@ -9,17 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blocks::{BlockSource as _, ContentId, FileId};
-use blockservice::client::{Ask, Client, NicSource, ServedPlan, Started, Wanted};
+use blockservice::client::{
+    Ask, Client, ClientConfig, NicSource, Patience, ServedPlan, Started, Wanted,
+};
 use blockservice::identity::Access;
 use blockservice::service::Limits;
 use blockservice::wire::{ErrorCode, Message};
 use chunks::ChunkStore as _;
 use chunks::index::CHUNK_BYTES;
 use chunks::testing::MemStore;
+use link_emulator::{Fault, Link, Shape};
 use rig::line::Line;
 use rig::raw::Raw;
 use rig::streams::{Answers, CHUNKS, Large, NONE, start};
 use rig::{Rig, connected, until};
+use serving::transport::Address;
 
 const LONG: Duration = Duration::from_secs(60);
 /// Kinds of frames.
@@ -249,4 +253,34 @@ fn a_service_of_an_earlier_release_is_read_from() {
     read_all(&source, &large);
     assert_eq!(line.sent(RESUME), 0);
     assert!(line.sent(READ) > 0);
+}
+
+/// All that comes until a reader finds it out has to come again.
+#[test]
+fn what_a_stream_brings_wrong_is_found_out_before_anybody_reads() {
+    let mut rig = Rig::new();
+    let large = Large::add(&rig);
+    large.give_whole_boot(&rig);
+    let port = rig.start_at_port(Access::open(), slow()).to_string();
+    let any = "127.0.0.1:0".parse().unwrap();
+    let line = || {
+        let mut line = Link::new(Shape::new(Duration::from_millis(20), 1000));
+        let address = line.carry(&any, port.parse().unwrap()).unwrap();
+        (line, Address::Tcp(address.to_string()))
+    };
+    let ((first, address), (_second, other)) = (line(), line());
+    let config = ClientConfig {
+        address,
+        others: vec![other],
+        name: b"vm".to_vec(),
+        key: None,
+        tls: None,
+        patience: Patience::default(),
+    };
+    let client = Client::start(config).unwrap();
+    let remote = started(&client, Ask::Chunks).remote;
+    first.set_fault(Fault::Lying);
+    until("it is found out", || remote.counts().lies > 0);
+    // The other service has all of it.
+    read_all(&NicSource::new(remote, None, None, LONG), &large);
 }

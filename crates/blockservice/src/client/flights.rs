@@ -106,6 +106,8 @@ pub(super) struct Flights {
     local: LocalStore,
     /// Reasons to avoid the service, for readers that have another source.
     doubts: Mutex<Doubts>,
+    /// Chunks that came before anybody read them.
+    early: AtomicU64,
     pub(super) counters: Counters,
 }
 
@@ -187,6 +189,7 @@ impl Flights {
             read_ahead: ReadAhead::default(),
             local: LocalStore::default(),
             doubts: Mutex::new(Doubts::none()),
+            early: AtomicU64::new(0),
             counters: Counters::default(),
         });
         let told: Weak<Self> = Arc::downgrade(&flights);

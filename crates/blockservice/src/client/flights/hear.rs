@@ -44,7 +44,11 @@ impl Receiver for Flights {
         };
         self.keep(state, now, number, arrived);
         let is_planned = state.planned_until.is_some_and(|until| now < until);
+        let is_early = state.kept.is_ahead(number);
         drop(guard);
+        if is_early {
+            self.check_some(number, arrived);
+        }
         if !is_planned {
             let content = |number| self.peek(number);
             let next = self.read_ahead.came(&self.index, number, &content);

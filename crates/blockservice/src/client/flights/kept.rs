@@ -90,6 +90,11 @@ impl Kept {
         found.or_else(packed)
     }
 
+    /// Returns whether a chunk has come that nobody has read.
+    pub(super) fn is_ahead(&self, number: u32) -> bool {
+        self.ahead.peek(number).is_some()
+    }
+
     /// Caches a chunk that was read. One that arrived ahead stays, for further reads.
     pub(super) fn add_read(&mut self, number: u32, found: Found) {
         match found {

@@ -1,12 +1,30 @@
 //! Chunks with wrong content, which the first reader detects.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fetch::Priority;
 
+use super::kept::Found;
 use super::{Arrived, Flights};
 
+/// One of so many chunks that come before they are read is verified at once.
+const CHECKED: u64 = 16;
+
 impl Flights {
+    /// Verifies some of the chunks that come before they are read, if there is another service to ask. Readers come to them
+    /// later, and all that came until then would have to come again from the other one.
+    pub(super) fn check_some(&self, number: u32, arrived: &Arc<Arrived>) {
+        if self.connections.services() == 1 {
+            return;
+        }
+        let before = self.early.fetch_add(1, Relaxed);
+        if before.is_multiple_of(CHECKED) {
+            let found = Found::Packed(Arc::clone(arrived));
+            let _right = self.open(number, &found, Priority::Plan);
+        }
+    }
+
     /// Notes that a chunk is not what it should be. Where another service can be asked, this one is not for a while:
     /// what else came from it and was not verified is fetched again.
     pub(super) fn lied(&self, number: u32, arrived: &Arrived) {
