@@ -59,6 +59,8 @@ pub struct Engine<K> {
     peers: Vec<PeerState>,
     /// How many wrong pieces each server sent.
     wrong: BTreeMap<Server, u32>,
+    /// Whether a reader found a wrong piece after it was published.
+    verified_later: bool,
     flights: HashMap<K, Flight>,
     requests: HashMap<RequestId, Request<K>>,
     requested: u64,
@@ -80,6 +82,7 @@ impl<K: Key> Engine<K> {
             config,
             peers: Vec::new(),
             wrong: BTreeMap::new(),
+            verified_later: false,
             flights: HashMap::new(),
             requests: HashMap::new(),
             requested: 0,

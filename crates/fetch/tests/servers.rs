@@ -65,6 +65,9 @@ fn who_lies_is_left_for_a_while_and_its_stream_is_brought_by_another() {
     assert!(!requests.is_empty() && requests.iter().all(|peer| *peer == other));
     assert!(!engine.is_up(liar) && engine.any_up());
     assert_eq!(engine.peer_counts(liar).wrong, 1);
+    // What it had sent before it knew is as doubtful, and is not taken.
+    let arrival = engine.on_piece(22 * MS, liar, via, 1, Outcome::Here, CHUNK);
+    assert_eq!(arrival, Arrival::Unneeded);
     // The other one brings all of them: if it went silent, the liar would be asked before its pause is over.
     let mut now = 22 * MS;
     let mut todo = left;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Alarm, Engine};
 use crate::exchange::{Arrival, Outcome, Peer, RequestId, StreamId, Via};
+use crate::peers::Trust;
 use crate::want::{Key, Verdict};
 
 /// Whether a piece was owed by whoever sent it.
@@ -24,7 +25,8 @@ impl<K: Key> Engine<K> {
     }
 
     /// Records the result for one piece, of `bytes` bytes; the caller has verified it. Returns
-    /// what to do with the bytes.
+    /// what to do with the bytes. Where [`on_wrong`](Self::on_wrong) tells that pieces are verified later, those of a server
+    /// that is left are unneeded.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -53,7 +55,9 @@ impl<K: Key> Engine<K> {
             state.counts.pieces += 1;
             state.link.delivered(now, u64::from(length));
         }
+        let is_doubted = self.verified_later && state.trust != Trust::Full;
         let arrival = match outcome {
+            Outcome::Here if is_doubted => self.duplicate(bytes),
             Outcome::Here => self.here(now, key, via, owed, bytes),
             Outcome::Absent | Outcome::Busy | Outcome::Failed | Outcome::Wrong => {
                 self.not_here(now, peer, key, via, outcome);
@@ -115,10 +119,15 @@ impl<K: Key> Engine<K> {
             self.plan_has(&key);
             Arrival::First
         } else {
-            self.counts.duplicates += 1;
-            self.counts.duplicate_bytes += u64::from(bytes);
-            Arrival::Unneeded
+            self.duplicate(bytes)
         }
+    }
+
+    /// Counts bytes that came before, or come once more.
+    fn duplicate(&mut self, bytes: u32) -> Arrival {
+        self.counts.duplicates += 1;
+        self.counts.duplicate_bytes += u64::from(bytes);
+        Arrival::Unneeded
     }
 
     fn not_here(&mut self, now: Duration, peer: Peer, key: K, via: Via, outcome: Outcome) {

@@ -20,6 +20,7 @@ impl<K: Key> Engine<K> {
     /// # Panics
     /// If the peer is another engine's.
     pub fn on_wrong(&mut self, now: Duration, peer: Peer) {
+        self.verified_later = true;
         self.count_wrong(now, peer);
         let server = self.peers[peer.index()].server;
         let is_believed = self.peers[peer.index()].trust == Trust::Full;
