@@ -278,6 +278,12 @@ fn privileged_docker_of_today_keeps_its_layers_in_yolofs_after_setup() {
     engine.start_docker("{\"live-restore\": true}\n");
     let daemon = lab.path("engine/daemon.json").display().to_string();
     let docker = ["docker", "--docker-config", &daemon];
+    // Its layers may stay where they are; then so does its configuration.
+    let stay = json(engine.setup(&docker).args(["--in-place", "--json"]));
+    let files = stay["changes"].as_array().unwrap().iter();
+    let files: Vec<_> = files.map(|file| file["path"].as_str().unwrap()).collect();
+    assert_eq!(files.len(), 2, "{stay}");
+    assert!(!files.contains(&daemon.as_str()), "{stay}");
     let plan = json(engine.setup(&docker).arg("--json"));
     assert_eq!(plan["changes"].as_array().unwrap().len(), 3, "{plan}");
     ok(engine.setup(&docker).arg("--yes"));
