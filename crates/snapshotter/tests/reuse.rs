@@ -130,6 +130,16 @@ fn layers_are_counted_as_far_as_they_are_on_one_another() {
     assert_eq!(count(&[BASE, TOP, other]), 2);
     assert_eq!(count(&[BASE, other, TOP]), 1);
     assert_eq!(count(&[TOP]), 0, "it is not the lowest");
+    let base = format!("one/2/{BASE}");
+    let labels = || unpacks(other, Some(BASE));
+    snapshotter
+        .prepare("one/5/x", Some(&base), labels())
+        .unwrap();
+    snapshotter
+        .commit(&format!("one/6/{other}"), "one/5/x", labels())
+        .unwrap();
+    assert_eq!(count(&[BASE, other]), 2);
+    assert_eq!(count(&[BASE, TOP, other]), 2, "it is on another one");
     fs::remove_dir_all(rig.of(2)).unwrap();
     assert_eq!(count(&[BASE, TOP]), 1, "its directory is lost");
     fs::remove_dir_all(rig.of(1)).unwrap();
