@@ -1,6 +1,7 @@
 //! The traps of containerd's configuration, each with its cure.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -153,7 +154,7 @@ impl Containerd {
             Err(error) => Finding::fault(
                 CHECK,
                 format!("{name}: nobody answers at {address}: {error}"),
-                "systemctl enable --now yolofs-snapshotter",
+                unanswered(&error),
             ),
         }
     }
@@ -276,5 +277,26 @@ impl Containerd {
             ),
             (None, None) => Finding::fine(CHECK, format!("{name} has yolofs, and no pods")),
         }
+    }
+}
+
+/// Returns what to do about a snapshotter that does not answer: whoever has no right to ask it learns nothing of it.
+fn unanswered(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "run this as root",
+        _ => "systemctl enable --now yolofs-snapshotter",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_ask_is_told_so() {
+        let denied = unanswered(&io::ErrorKind::PermissionDenied.into());
+        assert_eq!(denied, "run this as root");
+        let absent = unanswered(&io::ErrorKind::NotFound.into());
+        assert!(absent.contains("yolofs-snapshotter"), "{absent}");
     }
 }
