@@ -215,6 +215,18 @@ fn privileged_containerd_of_today_runs_from_what_setup_wrote() {
         !verdict.contains_key("containerd-image-disk"),
         "{verdict:?}"
     );
+    // Where the kubelet looks is where this snapshotter keeps images.
+    let drop_in = engine.config().with_file_name("conf.d/yolofs.toml");
+    let written = fs::read_to_string(&drop_in).unwrap();
+    let root = written
+        .lines()
+        .find(|line| line.starts_with("root = "))
+        .unwrap();
+    fs::write(&drop_in, written.replace(root, "root = \"/elsewhere\"")).unwrap();
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-image-disk"], "advice", "{verdict:?}");
+    fs::write(&drop_in, written).unwrap();
+    engine.restart();
     engine.runs_a_container();
     let again = json(&mut engine.setup(&["kubernetes", "--json"]));
     assert_eq!(again["changes"], serde_json::json!([]), "{again}");
