@@ -16,8 +16,7 @@ use crate::output::{Format, FormatArg, print};
 /// What is to be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Engine {
-    /// The Docker of this machine: its layers are served where they are, or moved to the snapshotter yolofs if it keeps them in
-    /// containerd
+    /// The Docker of this machine; its layers stay where they are, or move from containerd to the snapshotter
     Docker,
     /// containerd: ctr, nerdctl and others ask for the snapshotter yolofs
     Containerd,
