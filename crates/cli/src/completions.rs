@@ -5,7 +5,7 @@ mod names;
 
 use std::ffi::OsString;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_complete::env::{CompleteEnv, Shells};
 
@@ -49,9 +49,24 @@ pub(crate) fn script(program: &str, shell: Shell) -> std::io::Result<Vec<u8>> {
     Ok(script)
 }
 
+/// Gives verbs that are not for users names that nobody types: they would be offered where nothing else fits.
+fn out_of_reach(command: Command) -> Command {
+    command.mut_subcommands(|verb| {
+        let verb = out_of_reach(verb);
+        match verb.is_hide_set() {
+            // It lasts as long as this process, which ends when it has answered.
+            true => {
+                let name: &'static str = format!("\u{1}{}", verb.get_name()).leak();
+                verb.name(name)
+            }
+            false => verb,
+        }
+    })
+}
+
 /// Answers a shell that asks what may come next on the command line of `P`; returns whether one does.
 pub(crate) fn answered<P: CommandFactory>(line: impl IntoIterator<Item = OsString>) -> bool {
-    let asked = CompleteEnv::with_factory(P::command)
+    let asked = CompleteEnv::with_factory(|| out_of_reach(P::command()))
         .var(VARIABLE)
         .try_complete(line, None);
     asked.unwrap_or_else(|error| {

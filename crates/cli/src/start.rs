@@ -6,6 +6,7 @@ pub(crate) use configuration::applied as with_configuration;
 
 use std::ffi::OsString;
 
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 use tracing::level_filters::LevelFilter;
@@ -110,6 +111,12 @@ fn without_hidden(mut error: clap::Error, command: &Command) -> clap::Error {
         let verb = command.find_subcommand(name);
         verb.is_none_or(|verb| !verb.is_hide_set())
     };
+    // Nothing else is called so: an empty list would be a line.
+    error.remove(ContextKind::Suggested);
+    if let Some(other) = elsewhere(&error, command) {
+        let tip = StyledStr::from(format!("that is a verb of {other}"));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
     match error.remove(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::Strings(names)) => {
             let names: Vec<_> = names.into_iter().filter(is_shown).collect();
@@ -126,6 +133,23 @@ fn without_hidden(mut error: clap::Error, command: &Command) -> clap::Error {
         _ => {}
     }
     error
+}
+
+/// Returns how another of our programs is told to do what this one was asked for.
+fn elsewhere(error: &clap::Error, command: &Command) -> Option<String> {
+    let Some(ContextValue::String(verb)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let programs = [
+        crate::bootimg_command(),
+        crate::yolofs_command(),
+        crate::nicfetch_command(),
+    ];
+    let other = programs.into_iter().find(|program| {
+        let found = program.find_subcommand(verb);
+        program.get_name() != command.get_name() && found.is_some_and(|verb| !verb.is_hide_set())
+    })?;
+    Some(format!("{}: {} {verb}", other.get_name(), other.get_name()))
 }
 
 #[cfg(test)]
@@ -150,6 +174,10 @@ mod tests {
                 assert!(!said.contains(hidden), "{said}");
             }
         }
+        let said = complaint(&["yolofs", "record"]);
+        assert!(said.contains("a verb of bootimg: bootimg record"), "{said}");
+        let said = complaint(&["yolofs", "nothing"]);
+        assert!(!said.contains("tip") && !said.contains("\n\n\n"), "{said}");
         let said = complaint(&["yolofs", "statu"]);
         assert!(said.contains("'status'"), "{said}");
     }

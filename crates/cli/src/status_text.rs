@@ -1,6 +1,9 @@
 //! The status of mounts, for people.
 
+use std::collections::BTreeMap;
+
 use crate::output::{count, percent, table};
+use blocks::Digest;
 use diagnosis::mounts::MountVerdict;
 use host::size::Size;
 use node_api::nic_status::NicStatus;
@@ -9,20 +12,26 @@ use node_api::status::{BootStatus, MountStatus, ServedStatus};
 /// What is said where there is no mount.
 const NOTHING: &str = "nothing is mounted";
 
+/// The container images that layers are of, by the digests of layers.
+pub(crate) type LayerImages = BTreeMap<Digest, Vec<String>>;
+
 /// Writes a line for each mount, its verdict first, and what it warns of.
 #[must_use]
-pub(crate) fn lines(mounts: &[MountStatus]) -> String {
+pub(crate) fn lines(mounts: &[MountStatus], of_layers: &LayerImages) -> String {
     if mounts.is_empty() {
         return NOTHING.to_owned();
     }
     let heading = ["VERDICT", "MOUNT POINT", "BOOT IMAGE", "SOURCE"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(mounts.iter().map(|mount| {
-        let image = mount.boot.as_ref().map_or("-", |boot| boot.image.as_str());
+        let image = mount
+            .boot
+            .as_ref()
+            .map(|boot| named(&boot.image, of_layers));
         vec![
             MountVerdict::of(mount).to_string(),
             mount.mountpoint.display().to_string(),
-            image.to_owned(),
+            image.unwrap_or_else(|| "-".to_owned()),
             mount.source.display().to_string(),
         ]
     }));
@@ -33,6 +42,27 @@ pub(crate) fn lines(mounts: &[MountStatus]) -> String {
         }
     }
     text
+}
+
+/// Returns the digest of the layer that a boot image is of, if it is one's.
+pub(crate) fn layer_of(image: &str) -> Option<Digest> {
+    let of = image.split_once('@').map_or(image, |(of, _place)| of);
+    of.parse().ok()
+}
+
+/// Returns the name of a boot image as people say it: that of a layer is a digest.
+fn named(image: &str, of_layers: &LayerImages) -> String {
+    let Some(layer) = layer_of(image) else {
+        return image.to_owned();
+    };
+    let short = layer.short();
+    match of_layers.get(&layer).map(Vec::as_slice) {
+        None | Some([]) => format!("layer {short}"),
+        Some([image]) => format!("{image} (layer {short})"),
+        Some([image, others @ ..]) => {
+            format!("{image} and {} more (layer {short})", others.len())
+        }
+    }
 }
 
 /// Writes the status of all mounts for people.
@@ -222,14 +252,14 @@ mod tests {
 
     #[test]
     fn a_mount_is_a_line_with_a_verdict() {
-        assert_eq!(lines(&[]), "nothing is mounted");
+        assert_eq!(lines(&[], &LayerImages::new()), "nothing is mounted");
         let mut stale = mount(Some(BootStatus {
             image: "web".to_owned(),
             stale_files: 2,
             ..BootStatus::default()
         }));
         stale.warnings.push("2 of its 9 files changed".to_owned());
-        let told = lines(&[mount(None), stale]);
+        let told = lines(&[mount(None), stale], &LayerImages::new());
         let told: Vec<&str> = told.lines().collect();
         assert_eq!(told.len(), 4, "{told:?}");
         assert!(told[1].starts_with("no boot image "), "{told:?}");
@@ -237,6 +267,48 @@ mod tests {
         let words: Vec<_> = told[2].split_whitespace().skip(3).collect();
         assert_eq!(words, ["/mnt", "web", "/srv"]);
         assert_eq!(told[3], "warning: /mnt: 2 of its 9 files changed");
+    }
+
+    #[test]
+    fn a_layer_is_named_by_its_image() {
+        let digest = |byte: &str| format!("sha256:{}", byte.repeat(32));
+        let of = |image: String| {
+            mount(Some(BootStatus {
+                image,
+                ..BootStatus::default()
+            }))
+        };
+        let images = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let known = LayerImages::from([
+            (digest("ab").parse().unwrap(), images(&["nginx:1.25"])),
+            (
+                digest("ef").parse().unwrap(),
+                images(&["nginx:1.25", "web", "x"]),
+            ),
+        ]);
+        let told = lines(
+            &[
+                of(digest("ab")),
+                of(format!("{}@0123456789ab", digest("ab"))),
+                of(digest("cd")),
+                of(digest("ef")),
+            ],
+            &known,
+        );
+        let told: Vec<&str> = told.lines().skip(1).collect();
+        assert!(
+            told[0].contains(" nginx:1.25 (layer abababababab) "),
+            "{told:?}"
+        );
+        assert!(
+            told[1].contains(" nginx:1.25 (layer abababababab) "),
+            "{told:?}"
+        );
+        assert!(told[2].contains("  layer cdcdcdcdcdcd "), "{told:?}");
+        assert!(
+            told[3].contains(" nginx:1.25 and 2 more (layer efefefefefef) "),
+            "{told:?}"
+        );
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Block(command) => block::run(command, store, &args.global.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.global.run_dir),
         YolofsCommand::Status(command) => {
-            status::run(command, args.global.talk, &args.global.run_dir)
+            status::run(command, args.global.talk, store, &args.global.run_dir)
         }
         #[cfg(feature = "top")]
         YolofsCommand::Top(command) => top::run(command, &args.global.run_dir),

@@ -59,6 +59,10 @@ fn names_of_images_are_completed() {
     }
     assert_eq!(list(&["inspect", "we"]), ["web", "webshop"]);
     assert_eq!(list(&["rm", "other", "o"]), ["other"]);
+    assert_eq!(list(&["bench", "webs"]), ["webshop"]);
+    let yolofs = env!("CARGO_BIN_EXE_yolofs");
+    let swap = ["yolofs", "node", "swap", "/mnt", "webs"];
+    assert_eq!(offered(&store, yolofs, &swap), ["webshop"]);
     let here = format!("--store={}", store.display());
     let elsewhere = dir.path().join("elsewhere");
     let named = offered(&elsewhere, bootimg, &["bootimg", &here, "verify", "webs"]);
@@ -89,6 +93,9 @@ fn every_verb_and_flag_is_completed_and_hidden_ones_are_not() {
     let yolofs = env!("CARGO_BIN_EXE_yolofs");
     let flags = offered(&store, yolofs, &["yolofs", "mount", "--wait"]);
     assert_eq!(flags, ["--wait-prewarm"]);
+    for hidden in ["recor", "worke", "mounte"] {
+        assert_eq!(offered(&store, yolofs, &["yolofs", hidden]), [""; 0]);
+    }
     assert!(!store.exists(), "nothing but text was asked for");
 }
 

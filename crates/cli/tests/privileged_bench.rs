@@ -96,10 +96,12 @@ fn privileged_a_prewarmed_start_of_a_directory_reads_nothing() {
     let root = root_on(&disk);
     record(&lab, &root, "web", &["/bin/sh", "-c", READ_ALL]);
 
-    // By its name, with the command that was recorded.
+    // By its name, with the command that was recorded. What else is called so in the working directory is not meant.
+    lab.make_dir("web");
     let page = lab.path("web.html");
     let report = json(
         lab.bootimg()
+            .current_dir(lab.path("."))
             .args(["bench", "web", "--runs", "3", "--json", "--report"])
             .arg(&page),
     );

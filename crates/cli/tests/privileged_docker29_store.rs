@@ -165,6 +165,10 @@ fn privileged_docker_29_works_on_layers_that_are_served_in_place() {
         assert!(options.split(',').any(|option| option == "ro"), "{mount}");
     }
     assert_eq!(host.leases().len(), 2);
+    // They are no mounts of their own, and yet somebody's.
+    let text = ok(lab.yolofs().arg("status"));
+    let expected = "nothing is mounted\n2 layers of Docker's images: yolofs docker status\n";
+    assert_eq!(text, expected);
     assert_confined_to(&docker.status(&lab)["pid"], 0x20_400e);
     let text = host.yolofs(&["status"]);
     assert!(

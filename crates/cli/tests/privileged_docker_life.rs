@@ -259,8 +259,12 @@ fn privileged_docker_29_with_overlay2_is_served_as_before() {
     ];
     assert_eq!(docker.run(&cat), "1");
     docker.run(&["rm", "changed"]);
-    docker.run(&["rmi", "kept", "app", "base"]);
+    docker.run(&["rmi", "kept", "app"]);
+    docker.run(&["system", "prune", "-af"]);
     until("the layers to be let go", || docker.mounts().is_empty());
+    let left = fs::read_dir(docker.data_root().join("overlay2")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["l"], "only the directory of short names is left");
     ok(&mut docker.yolofs(&lab, &["detach", "--all"]));
 }
 

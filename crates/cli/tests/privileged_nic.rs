@@ -41,7 +41,7 @@ fn imported(lab: &Lab) -> PathBuf {
 fn imported_apart(lab: &Lab) -> PathBuf {
     let root = lab.make_dir("root");
     busybox_root(&root);
-    for n in 0..14 {
+    for n in 0..APART_FILES {
         fs::write(apart(&root, n), noise(n, APART)).unwrap();
     }
     fs::write(root.join("large"), noise(99, LARGE)).unwrap();
@@ -51,6 +51,8 @@ fn imported_apart(lab: &Lab) -> PathBuf {
 
 /// Three chunks and some more: the one in the middle has no neighbour in another file.
 const APART: usize = 400_000;
+/// So many of them.
+const APART_FILES: u32 = 28;
 /// So many chunks that each of many reads finds one that was not read yet.
 const LARGE: usize = 96 * CHUNK_MAX;
 
@@ -116,17 +118,28 @@ fn privileged_a_service_that_freezes_or_dies_costs_no_read() {
     let mountpoint = mounted(&lab, &by_name, "mnt", &["--origin", &origin]);
     let read = |n: u32| page_is(&apart(&mountpoint, n), APART / 2, &noise(n, APART));
     read(0);
+    // Who owes an answer already is not waited for.
+    until("what was asked for to have come", || {
+        let service = &lab.status(&mountpoint)["nic"]["services"][0];
+        service["chunks"].as_u64() >= service["requests"].as_u64()
+    });
     let frozen_nic = Stopped::stop(nic.process.id());
-    (1..6).for_each(read);
-    let frozen = lab.status(&mountpoint);
-    assert!(count(&frozen, "origin_chunks") >= 5, "{frozen}");
-    assert!(count(&frozen, "late") >= 1, "{frozen}");
+    // On a slow machine some of it was read ahead.
+    let mut unread = 1..20;
+    until(
+        "the origin to answer five, one of them after the service",
+        || {
+            read(unread.next().unwrap());
+            let frozen = lab.status(&mountpoint);
+            count(&frozen, "origin_chunks") >= 5 && count(&frozen, "late") >= 1
+        },
+    );
     drop(frozen_nic);
     until("the service is asked again", || {
         lab.status(&mountpoint)["nic"]["connected"] == true
     });
     let before = count(&lab.status(&mountpoint), "chunks");
-    (6..9).for_each(read);
+    (20..23).for_each(read);
     let (large, content) = (mountpoint.join("large"), noise(99, LARGE));
     let mut places = (0..LARGE).step_by(CHUNK_MAX);
     until("it answers again", || {
@@ -134,7 +147,7 @@ fn privileged_a_service_that_freezes_or_dies_costs_no_read() {
         count(&lab.status(&mountpoint), "chunks") > before
     });
     nic.kill();
-    (9..14).for_each(read);
+    (23..APART_FILES).for_each(read);
     let _again = Nic::at(&lab, &address, &["--blocks-open"]);
     until("the client has found the new one", || {
         lab.status(&mountpoint)["nic"]["connected"] == true
@@ -151,19 +164,34 @@ fn part(mountpoint: &Path, n: u32) {
 #[test]
 fn privileged_a_service_that_lies_is_found_out() {
     let lab = Lab::new();
-    let root = imported(&lab);
+    let root = imported_apart(&lab);
     let _nic = Nic::start(&lab);
     let line = Line::start(lab.path("line.sock"), socket(&lab));
     line.treat(Chunks::Wrong);
     let origin = root.to_str().unwrap().to_owned();
     let with_origin = mounted(&lab, &line.address(), "mnt", &["--origin", &origin]);
+    // Late chunks are no lies: how many reads it takes depends on the machine.
+    let (large, content) = (with_origin.join("large"), noise(99, LARGE));
+    let mut places = (0..LARGE).step_by(CHUNK_MAX);
+    until("it is found out", || {
+        page_is(&large, places.next().unwrap(), &content);
+        count(&lab.status(&with_origin), "lies") >= 4
+    });
+    // From then on it is not asked for a second, then once more, and then for twice as long each time. These files lie apart, so
+    // that nothing is read ahead: however slow this machine is, most come from the origin alone.
+    let before = lab.status(&with_origin);
+    for n in 0..APART_FILES {
+        page_is(&apart(&with_origin, n), APART / 2, &noise(n, APART));
+    }
+    let after = lab.status(&with_origin);
+    let more = |what: &str| count(&after, what) - count(&before, what);
+    assert!(
+        more("lies") + 10 < more("origin_chunks"),
+        "{before}\n{after}"
+    );
     same(&root, &with_origin);
     let status = lab.status(&with_origin);
-    // It is not asked any more after a few; requests of readahead that were on their way then bring several. The rest came
-    // from the origin alone.
-    let (lies, of_origin) = (count(&status, "lies"), count(&status, "origin_chunks"));
-    assert!(lies >= 4 && lies + 10 < of_origin, "{status}");
-    assert!(of_origin > 30, "{status}");
+    assert!(count(&status, "origin_chunks") > 30, "{status}");
     assert_eq!(
         (count(&status, "chunks"), count(&status, "failed_reads")),
         (0, 0),

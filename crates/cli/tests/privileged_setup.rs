@@ -215,6 +215,18 @@ fn privileged_containerd_of_today_runs_from_what_setup_wrote() {
         !verdict.contains_key("containerd-image-disk"),
         "{verdict:?}"
     );
+    // Where the kubelet looks is where this snapshotter keeps images.
+    let drop_in = engine.config().with_file_name("conf.d/yolofs.toml");
+    let written = fs::read_to_string(&drop_in).unwrap();
+    let root = written
+        .lines()
+        .find(|line| line.starts_with("root = "))
+        .unwrap();
+    fs::write(&drop_in, written.replace(root, "root = \"/elsewhere\"")).unwrap();
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-image-disk"], "advice", "{verdict:?}");
+    fs::write(&drop_in, written).unwrap();
+    engine.restart();
     engine.runs_a_container();
     let again = json(&mut engine.setup(&["kubernetes", "--json"]));
     assert_eq!(again["changes"], serde_json::json!([]), "{again}");
@@ -278,6 +290,12 @@ fn privileged_docker_of_today_keeps_its_layers_in_yolofs_after_setup() {
     engine.start_docker("{\"live-restore\": true}\n");
     let daemon = lab.path("engine/daemon.json").display().to_string();
     let docker = ["docker", "--docker-config", &daemon];
+    // Its layers may stay where they are; then so does its configuration.
+    let stay = json(engine.setup(&docker).args(["--in-place", "--json"]));
+    let files = stay["changes"].as_array().unwrap().iter();
+    let files: Vec<_> = files.map(|file| file["path"].as_str().unwrap()).collect();
+    assert_eq!(files.len(), 2, "{stay}");
+    assert!(!files.contains(&daemon.as_str()), "{stay}");
     let plan = json(engine.setup(&docker).arg("--json"));
     assert_eq!(plan["changes"].as_array().unwrap().len(), 3, "{plan}");
     ok(engine.setup(&docker).arg("--yes"));

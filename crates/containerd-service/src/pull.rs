@@ -187,6 +187,7 @@ impl<'a> Pull<'a> {
         let mut report = PullReport::of(&wanted, &self.args.namespace);
         if self.args.dry_run {
             let there = there(&wanted.layers, |chain| self.containerd.has_layer(chain))?;
+            let there = there.max(self.client.count_known(wanted.chains()));
             let staging = self.client.places(None)?;
             let missing = &wanted.layers[there..];
             let places = places(missing, self.args.concurrent(), &staging);
@@ -218,6 +219,7 @@ impl<'a> Pull<'a> {
         report: &mut PullReport,
     ) -> anyhow::Result<()> {
         let there = there(&wanted.layers, |chain| lease.keep_layer(chain))?;
+        let there = self.adopt(wanted, lease, there)?;
         let missing = &wanted.layers[there..];
         let downloads = Some(self.name.as_str()).filter(|_| !missing.is_empty());
         let staging = self.client.places(downloads)?;
@@ -264,6 +266,17 @@ impl<'a> Pull<'a> {
         report.last_byte = fetch.shared.last_byte();
         bar.finish_and_clear();
         Ok(())
+    }
+
+    /// Has this namespace get the layers above `there` that another one has, and returns how many of all are there then.
+    fn adopt(&self, wanted: &Wanted, lease: &Lease<'_>, mut there: usize) -> anyhow::Result<usize> {
+        if there < wanted.layers.len() {
+            let known = self.client.count_known(wanted.chains());
+            while there < known && land::adopt(lease, &wanted.layers[there], &self.name)? {
+                there += 1;
+            }
+        }
+        Ok(there)
     }
 
     /// Downloads layers, and puts each into containerd as soon as all below it are there.

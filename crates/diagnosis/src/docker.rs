@@ -33,6 +33,15 @@ pub enum LayerStore {
     Yolofs,
 }
 
+/// What becomes of layers that Docker keeps in containerd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layers {
+    /// They are served where they are.
+    Stay,
+    /// Docker keeps them in our snapshotter.
+    Move,
+}
+
 /// The Docker of this machine.
 #[derive(Clone, Debug)]
 pub struct Docker {
@@ -181,7 +190,8 @@ impl Docker {
             (LayerStore::Containerd, None) => Finding::advice(
                 CHECK,
                 format!("{name} keeps layers in containerd's overlayfs, where only `yolofs docker` serves them"),
-                "fine with yolofs-docker.service; yolofs setup docker has it keep them in yolofs",
+                "yolofs setup docker --in-place, then systemctl enable --now yolofs-docker; or yolofs setup docker, which has \
+                 it keep them in yolofs",
             ),
             (LayerStore::Yolofs, _) if self.containerd.is_none() => Finding::fault(
                 CHECK,
@@ -214,22 +224,38 @@ impl Docker {
     ///
     /// # Errors
     /// If this Docker cannot use yolofs as it is; the message describes what to do.
-    pub fn plan(&self, etc: &Path, systemd: &Path) -> anyhow::Result<Plan> {
+    pub fn plan(&self, layers: Layers, etc: &Path, systemd: &Path) -> anyhow::Result<Plan> {
         let mut plan = Plan::default();
         let running = self
             .pid
             .map_or_else(|| "not running".to_owned(), |pid| format!("process {pid}"));
         plan.saw(format!("{}, {running}", self.name()));
-        match self.store() {
-            LayerStore::Classic => self.in_place(&mut plan, etc, systemd)?,
-            LayerStore::Containerd | LayerStore::Yolofs => self.snapshotter(&mut plan)?,
+        match (self.store(), layers) {
+            (LayerStore::Classic, _) | (LayerStore::Containerd, Layers::Stay) => {
+                self.in_place(&mut plan, etc, systemd)?;
+            }
+            (LayerStore::Yolofs, Layers::Stay) => bail!(
+                "{} keeps layers in yolofs, which serves them: nothing is to be served in place (yolofs setup --undo takes \
+                 that back)",
+                self.name()
+            ),
+            (LayerStore::Containerd | LayerStore::Yolofs, Layers::Move) => {
+                self.snapshotter(&mut plan)?;
+            }
         }
         Ok(plan)
     }
 
     /// Docker's configuration stays as it is: its layers are served where they lie.
     fn in_place(&self, plan: &mut Plan, etc: &Path, systemd: &Path) -> anyhow::Result<()> {
-        plan.saw("it keeps layers itself: they are served in place, and its configuration stays");
+        plan.saw(match self.store() {
+            LayerStore::Containerd => {
+                "it keeps layers in containerd's overlayfs: they are served in place, and its configuration stays"
+            }
+            LayerStore::Classic | LayerStore::Yolofs => {
+                "it keeps layers itself: they are served in place, and its configuration stays"
+            }
+        });
         let text = format!(
             "# Written by `yolofs setup docker`; read by yolofs-docker.service.\nDATA_ROOT={}\n",
             self.data_root.display()
@@ -281,11 +307,11 @@ impl Docker {
             let why = "has Docker keep layers in yolofs";
             plan.change(Change::to(&self.config, text, why)?);
             plan.note(
-                "with Docker as it is, `yolofs docker attach` serves the layers in place (docs/docker.md)",
+                "with Docker as it is, layers are served in place: yolofs setup docker --in-place (docs/docker.md)",
             );
             plan.note(
                 "images and containers that Docker has now are not seen while it uses another \
-                 store; they are back after yolofs setup docker --undo",
+                 store; they are back after yolofs setup --undo",
             );
         } else if self.text.is_none() {
             bail!("{} went away", self.config.display());
@@ -352,7 +378,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let settings = json!({"live-restore": true, "features": {"buildkit": true}});
         let plan = docker(Some(29), &settings, dir.path());
-        let plan = plan.plan(dir.path(), dir.path()).unwrap();
+        let plan = plan.plan(Layers::Move, dir.path(), dir.path()).unwrap();
         let [change] = &plan.changes[..] else {
             panic!("{plan:?}");
         };
@@ -370,10 +396,40 @@ mod tests {
         };
         assert!(
             again
-                .plan(dir.path(), dir.path())
+                .plan(Layers::Move, dir.path(), dir.path())
                 .unwrap()
                 .changes
                 .is_empty()
+        );
+    }
+
+    #[test]
+    fn layers_in_containerd_are_served_in_place_if_that_is_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = json!({"live-restore": true});
+        let plan = |docker: &Docker| docker.plan(Layers::Stay, dir.path(), dir.path());
+        // Whoever runs containerd, Docker itself included.
+        let alone = Docker {
+            containerd: None,
+            ..docker(Some(29), &settings, dir.path())
+        };
+        for docker in [alone, docker(Some(29), &settings, dir.path())] {
+            let plan = plan(&docker).unwrap();
+            let paths = plan.changes.iter().map(|change| change.path.as_path());
+            let drop_in = dir.path().join("docker.service.d/yolofs.conf");
+            let env = dir.path().join("docker.env");
+            assert_eq!(paths.collect::<Vec<_>>(), [env, drop_in]);
+            let then = plan.then.join("\n");
+            assert!(
+                then.contains("yolofs-docker") && !then.contains("restart"),
+                "{then}"
+            );
+        }
+        let ours = docker(Some(29), &json!({"storage-driver": "yolofs"}), dir.path());
+        let error = plan(&ours).unwrap_err().to_string();
+        assert!(
+            error.contains("nothing is to be served in place"),
+            "{error}"
         );
     }
 
@@ -384,7 +440,10 @@ mod tests {
             containerd: None,
             ..docker(Some(29), &json!({}), dir.path())
         };
-        let error = alone.plan(dir.path(), dir.path()).unwrap_err().to_string();
+        let error = alone
+            .plan(Layers::Move, dir.path(), dir.path())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("start containerd.service"), "{error}");
         let wrong = json!({"storage-driver": "yolofs"});
         let alone = Docker {
@@ -429,10 +488,13 @@ mod tests {
         let classic = started_with("overlay2", &json!({}));
         assert_eq!(classic.store(), LayerStore::Classic);
         let other = started_with("overlayfs", &json!({}));
-        let error = other.plan(dir.path(), dir.path()).unwrap_err().to_string();
+        let error = other
+            .plan(Layers::Move, dir.path(), dir.path())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("storage driver overlayfs"), "{error}");
         let ours = started_with("yolofs", &json!({}));
-        let plan = ours.plan(dir.path(), dir.path()).unwrap();
+        let plan = ours.plan(Layers::Move, dir.path(), dir.path()).unwrap();
         assert!(!plan.changes[0].after.contains("storage-driver"));
     }
 }

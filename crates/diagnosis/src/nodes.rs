@@ -2,9 +2,10 @@
 
 use crate::finding::Finding;
 use crate::processes::{Process, running};
+use host::run_dir::RUN_DIR_ENV;
 
 /// What `yolofs node` is followed by where it asks a node instead of being one.
-const ASKING: [&str; 2] = ["status", "drain"];
+const ASKING: [&str; 4] = ["status", "mounts", "swap", "drain"];
 
 /// Checks how many node services run.
 #[must_use]
@@ -48,9 +49,9 @@ fn finding(nodes: &[&Process]) -> Finding {
             let shown: Vec<String> = several
                 .iter()
                 .map(|node| {
-                    let dir = node
-                        .flag(&["--run-dir"])
-                        .unwrap_or("the default run directory");
+                    let dir = node.flag(&["--run-dir"]).map(str::to_owned);
+                    let dir = dir.or_else(|| node.variable(RUN_DIR_ENV));
+                    let dir = dir.as_deref().unwrap_or("the default run directory");
                     format!("process {} with {dir}", node.pid)
                 })
                 .collect();

@@ -42,6 +42,17 @@ impl Process {
         SystemTime::now().checked_sub(runs)
     }
 
+    /// Returns a variable of the environment that it was started with, if that is readable, and it is not empty.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        let environment = fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.find_map(|variable| {
+            let value = std::str::from_utf8(variable).ok()?.strip_prefix(name)?;
+            let value = value.strip_prefix('=')?;
+            (!value.is_empty()).then(|| value.to_owned())
+        })
+    }
+
     /// Returns the value of a flag, written as `--flag value` or `--flag=value`.
     pub(crate) fn flag(&self, names: &[&str]) -> Option<&str> {
         let mut args = self.args.iter().skip(1);
@@ -96,16 +107,28 @@ fn process(pid: u32, name: &str) -> Option<Process> {
         .split('\0')
         .map(str::to_owned)
         .collect();
-    let called = Path::new(args.first()?).file_name()?;
-    if called != name {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
+    if !is_called(name, args.first()?, program.as_deref()) {
         return None;
     }
     Some(Process {
         pid,
         parent: stat_field(pid, 4).and_then(|parent| parent.parse().ok()),
-        program: fs::read_link(format!("/proc/{pid}/exe")).ok(),
+        program,
         args,
     })
+}
+
+/// Returns whether a process is one of the program of this name, by the first word of its command line. A program that
+/// starts itself, as ours do for their daemons, has a word there that names none.
+fn is_called(name: &str, word: &str, program: Option<&Path>) -> bool {
+    let file = match (word, program) {
+        ("/proc/self/exe", Some(program)) => program.file_name(),
+        _ => Path::new(word).file_name(),
+    };
+    // The kernel's note on a program that was replaced since.
+    let file = file.and_then(|file| file.to_str()).unwrap_or_default();
+    file.strip_suffix(" (deleted)").unwrap_or(file) == name
 }
 
 /// Returns a field of `/proc/PID/stat`, counted from 1, behind the name (proc_pid_stat(5)).
@@ -175,9 +198,21 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_started_itself_is_found_by_its_file() {
+        let own = Path::new("/proc/self/exe").to_str().unwrap();
+        let called = |word, program: &str| is_called("yolofs", word, Some(Path::new(program)));
+        assert!(called("/usr/bin/yolofs", "/usr/bin/yolofs") && called("yolofs", "/x"));
+        assert!(called(own, "/usr/bin/yolofs") && called(own, "/usr/bin/yolofs (deleted)"));
+        assert!(!called(own, "/usr/bin/bootimg") && !called("/usr/bin/bootimg", "/usr/bin/yolofs"));
+        assert!(!is_called("yolofs", own, None));
+    }
+
+    #[test]
     fn a_process_is_found_by_its_name() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
+            .env("YOLOFS_TEST_PLACE", "/run/other")
+            .env("YOLOFS_TEST", "")
             .spawn()
             .unwrap();
         // The kernel shows its command line shortly after it has begun.
@@ -188,9 +223,13 @@ mod tests {
         while !running("sleep").iter().any(ours) && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        let found = running("sleep").iter().any(ours);
+        let found = running("sleep").into_iter().find(ours);
+        let variable = |name| found.as_ref().and_then(|process| process.variable(name));
+        let (place, empty) = (variable("YOLOFS_TEST_PLACE"), variable("YOLOFS_TEST"));
         child.kill().and_then(|()| child.wait()).unwrap();
-        assert!(found);
+        assert!(found.is_some());
+        assert_eq!(place.as_deref(), Some("/run/other"));
+        assert_eq!(empty, None);
         assert!(installed("sleep").is_some() && installed("none-such").is_none());
     }
 }

@@ -46,7 +46,8 @@ impl Station {
     /// If the directory cannot be read.
     pub fn all(run_dir: &RunDir) -> anyhow::Result<Vec<Self>> {
         let dir = run_dir.path();
-        let entries = std::fs::read_dir(dir).context("reading the run directory")?;
+        let reading = || format!("reading {}", dir.display());
+        let entries = std::fs::read_dir(dir).with_context(reading)?;
         let names = entries.flatten().map(|entry| entry.file_name());
         let ids = names.filter_map(|name| {
             let id = name.to_str()?.strip_suffix(LOCK)?.strip_suffix('.')?;

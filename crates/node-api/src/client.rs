@@ -64,9 +64,15 @@ pub enum CallError {
         /// The deadline.
         deadline: Duration,
     },
-    /// The connection broke, or the response cannot be parsed.
-    #[error("cannot reach the node: {0:#}")]
-    Failed(#[from] anyhow::Error),
+    /// The connection broke, or the response cannot be parsed. With its causes only in the alternate form, `{:#}`.
+    #[error(transparent)]
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for CallError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error.context("cannot reach the node"))
+    }
 }
 
 /// A response, unparsed.
@@ -360,5 +366,26 @@ const NOTHING: Option<()> = None;
 impl Received {
     fn json<T: DeserializeOwned>(&self) -> Result<T, CallError> {
         Ok(serde_json::from_slice(&self.body).context("decoding the response")?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_named_once() {
+        // Below a file nothing can be: that is another failure than that nobody listens.
+        let node = NodeClient::at("/dev/null/node.sock");
+        let error = node.node().unwrap_err();
+        let (shown, carried) = (format!("{error:#}"), anyhow::Error::from(error));
+        let carried = format!("{carried:#}");
+        for said in [shown, carried] {
+            assert!(
+                said.starts_with("cannot reach the node: connecting to "),
+                "{said}"
+            );
+            assert_eq!(said.matches("Not a directory").count(), 1, "{said}");
+        }
     }
 }

@@ -166,6 +166,13 @@ impl<L: Lowers> Snapshotter<L> {
         }
     }
 
+    /// Returns how many layers of an image exist in any namespace, counted from the lowest, given their chain IDs. A
+    /// client that prepares these one after another is told that they exist.
+    #[must_use]
+    pub fn count_known(&self, chains: &[String]) -> usize {
+        self.state.count_known(chains)
+    }
+
     /// Returns the snapshot `key`.
     ///
     /// # Errors

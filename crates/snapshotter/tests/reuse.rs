@@ -116,6 +116,37 @@ fn a_layer_on_the_same_parent_exists() {
 }
 
 #[test]
+fn layers_are_counted_as_far_as_they_are_on_one_another() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    let count = |chains: &[&str]| {
+        let chains: Vec<_> = chains.iter().map(|chain| (*chain).to_owned()).collect();
+        snapshotter.count_known(&chains)
+    };
+    assert_eq!(count(&[BASE, TOP]), 0);
+    unpack_both(&snapshotter);
+    let other = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
+    assert_eq!(count(&[BASE, TOP]), 2);
+    assert_eq!(count(&[BASE, TOP, other]), 2);
+    assert_eq!(count(&[BASE, other, TOP]), 1);
+    assert_eq!(count(&[TOP]), 0, "it is not the lowest");
+    let base = format!("one/2/{BASE}");
+    let labels = || unpacks(other, Some(BASE));
+    snapshotter
+        .prepare("one/5/x", Some(&base), labels())
+        .unwrap();
+    snapshotter
+        .commit(&format!("one/6/{other}"), "one/5/x", labels())
+        .unwrap();
+    assert_eq!(count(&[BASE, other]), 2);
+    assert_eq!(count(&[BASE, TOP, other]), 2, "it is on another one");
+    fs::remove_dir_all(rig.of(2)).unwrap();
+    assert_eq!(count(&[BASE, TOP]), 1, "its directory is lost");
+    fs::remove_dir_all(rig.of(1)).unwrap();
+    assert_eq!(count(&[BASE, TOP]), 0);
+}
+
+#[test]
 fn who_does_not_know_the_answer_unpacks_again() {
     let rig = Rig::new();
     let snapshotter = rig.open(false);

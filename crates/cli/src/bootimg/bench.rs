@@ -1,7 +1,7 @@
 //! `bootimg bench`: how much faster a boot is on this host for having been recorded.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use super::engine_args::EngineArgs;
 use super::report::page_about;
 use super::start_args::StartArgs;
+use crate::completions::image_names;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, complain, duration, print, table};
 use crate::run_dir_arg::RunDirArg;
@@ -46,9 +47,10 @@ Examples:
 pub(super) struct BenchArgs {
     /// What was recorded: the name of a boot image, a directory tree, a disk image, vm:IMAGE, docker://REF,
     /// containerd://NAMESPACE/REF, or a name that Docker knows
+    #[arg(add = image_names())]
     source: PathBuf,
     /// The boot image of a directory or a disk image: a name in the store, an id, or a file (with a `/`)
-    #[arg(long, value_name = "IMAGE", default_value = "auto")]
+    #[arg(long, value_name = "IMAGE", default_value = "auto", add = image_names())]
     boot: BootChoice,
     /// When it counts as ready, as bootimg record takes it, but for quiet and after [default: exit; for images
     /// healthy if they have a health check, else their port]
@@ -132,15 +134,16 @@ impl BenchArgs {
         }
     }
 
-    /// Returns where the boot image of this name was recorded, unless the name is a path or a reference.
+    /// Returns where the boot image of this name was recorded, unless the name is written as a path or a reference: what else is
+    /// called so in the working directory is `./NAME`.
     fn of_name(&self, store: &StoreSettings) -> anyhow::Result<Option<PathBuf>> {
         let name = self
             .source
             .to_str()
             .filter(|text| !text.contains(['/', ':']));
         match name {
-            Some(name) if !Path::new(name).exists() => recorded_from(name, store),
-            _ => Ok(None),
+            Some(name) => recorded_from(name, store),
+            None => Ok(None),
         }
     }
 

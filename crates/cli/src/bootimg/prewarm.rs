@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
 use bootimg::{ImageId, Pass, PassedImage, Store, StoreError};
 use oci::Reference;
@@ -196,9 +196,9 @@ fn named(
             let stack = stack.with_context(|| format!("{name} was pulled, and is gone again"))?;
             stacks::boot_images(store, &stack)
         }
-        Ok(_) => Err(unknown).context(
-            "if it is a container image, --pull fetches its boot images from the registry",
-        ),
+        Ok(_) => {
+            bail!("{unknown}; --pull fetches those of a container image from its registry")
+        }
         Err(_) => Err(unknown.into()),
     }
 }
@@ -304,7 +304,7 @@ fn warm_by_node(run_dir: &RunDir, id: &ImageId) -> Vec<WarmedMount> {
         Ok(mounts) => mounts,
         Err(CallError::Nobody(_)) => return Vec::new(),
         Err(error) => {
-            log::warn!("cannot prewarm the mounts of the node: {error}");
+            log::warn!("cannot prewarm the mounts of the node: {error:#}");
             return Vec::new();
         }
     };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Subcommand;
 
+use crate::completions::{image_names, mountpoints};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, complain, print};
 use crate::run_dir_arg::RunDirArg;
@@ -60,10 +61,10 @@ enum NodeVerb {
     /// Replace the boot image of a mount while it is in use
     Swap {
         /// Where it is mounted
-        #[arg(value_name = "MOUNTPOINT")]
+        #[arg(value_name = "MOUNTPOINT", add = mountpoints())]
         mountpoint: PathBuf,
         /// A name or an id of the store, a file (with a `/`), `auto` or `none`
-        #[arg(value_name = "IMAGE")]
+        #[arg(value_name = "IMAGE", add = image_names())]
         image: BootChoice,
     },
     /// Refuse new mounts, and unmount all

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 use diagnosis::containerd::{Options, Use};
-use diagnosis::docker::LayerStore;
+use diagnosis::docker::{LayerStore, Layers};
 use diagnosis::plan::{DEFAULT_RECORD, undo};
 use diagnosis::{Containerd, Docker, Machine, Plan};
 
@@ -16,7 +16,7 @@ use crate::output::{Format, FormatArg, print};
 /// What is to be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Engine {
-    /// The Docker of this machine, with its layers where they are
+    /// The Docker of this machine; its layers stay where they are, or move from containerd to the snapshotter
     Docker,
     /// containerd: ctr, nerdctl and others ask for the snapshotter yolofs
     Containerd,
@@ -41,11 +41,14 @@ pub(super) struct SetupArgs {
     #[arg(long, requires = "yes")]
     restart: bool,
     /// Take back what was written, and nothing that was changed since
-    #[arg(long, conflicts_with_all = ["engine", "yes", "runtime_class", "containerd_config", "docker_config"])]
+    #[arg(long, conflicts_with_all = ["engine", "yes", "runtime_class", "in_place", "containerd_config", "docker_config"])]
     undo: bool,
     /// For pods of the RuntimeClass yolofs only, not for all
     #[arg(long, requires = "engine")]
     runtime_class: bool,
+    /// Serve the layers of a Docker that keeps them in containerd where they are: its configuration stays as it is
+    #[arg(long, requires = "engine")]
+    in_place: bool,
     /// The configuration of containerd, if it is not that of the one that runs
     #[arg(long, value_name = "FILE")]
     containerd_config: Option<PathBuf>,
@@ -90,6 +93,14 @@ pub(super) fn run(args: &SetupArgs) -> anyhow::Result<Outcome> {
         !args.runtime_class || engine == Engine::Kubernetes,
         "--runtime-class is for kubernetes"
     );
+    ensure!(
+        !args.in_place || engine == Engine::Docker,
+        "--in-place is for docker"
+    );
+    let layers = match args.in_place {
+        true => Layers::Stay,
+        false => Layers::Move,
+    };
     let mut plan = Plan::default();
     plan.saw(format!("Linux {}", Machine::default().kernel()));
     let options = Options {
@@ -106,14 +117,15 @@ pub(super) fn run(args: &SetupArgs) -> anyhow::Result<Outcome> {
         let docker = Docker::find(args.docker_config.as_deref())?;
         let docker =
             docker.context("there is no Docker: neither does dockerd run, nor is it installed")?;
-        if docker.store() != LayerStore::Classic && docker.containerd().is_some() {
+        let moves = docker.store() != LayerStore::Classic && layers == Layers::Move;
+        if moves && docker.containerd().is_some() {
             containerd = Some(the_containerd(args, docker.containerd())?);
         }
         if let Some(containerd) = &containerd {
             plan.join(containerd.plan(&options)?);
         }
         let etc = args.record.parent().unwrap_or(Path::new("/etc/yolofs"));
-        plan.join(docker.plan(etc, &args.units)?);
+        plan.join(docker.plan(layers, etc, &args.units)?);
     } else {
         let found = the_containerd(args, None)?;
         plan.join(found.plan(&options)?);

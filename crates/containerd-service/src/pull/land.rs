@@ -41,6 +41,23 @@ pub(super) fn land(lease: &Lease<'_>, layer: &Layer, ready: &Ready) -> anyhow::R
     committed
 }
 
+/// Has the namespace of the lease get a layer that another namespace has, and returns whether it has it then. containerd asks the
+/// snapshotter, which answers that the layer exists, and makes a record of it.
+///
+/// # Errors
+/// If containerd fails.
+pub(super) fn adopt(lease: &Lease<'_>, layer: &Layer, pull: &str) -> anyhow::Result<bool> {
+    let key = format!("extract-{pull} {}", layer.chain);
+    match lease.prepare(&key, &layer.chain, layer.parent.as_ref(), Labels::new())? {
+        Prepared::AlreadyThere => Ok(lease.keep_layer(&layer.chain)?),
+        // It was removed meanwhile.
+        Prepared::Made(_) => {
+            lease.remove(&key)?;
+            Ok(false)
+        }
+    }
+}
+
 /// Gives directories of which the layer says nothing what they have in the layers below.
 fn inherit(dirs: &[std::path::PathBuf], ready: &Ready) -> anyhow::Result<()> {
     let [own, below @ ..] = dirs else {

@@ -79,6 +79,14 @@ impl Wanted {
     }
 }
 
+impl Wanted {
+    /// Returns the chain IDs of the layers.
+    pub(super) fn chains(&self) -> Vec<String> {
+        let layers = self.layers.iter();
+        layers.map(|layer| layer.chain.to_string()).collect()
+    }
+}
+
 fn layers(blobs: &[Descriptor], diff_ids: &[Digest]) -> anyhow::Result<Vec<Layer>> {
     ensure!(
         blobs.len() == diff_ids.len(),

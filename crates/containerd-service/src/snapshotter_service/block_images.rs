@@ -126,7 +126,7 @@ impl NodeBlockImages {
             }
             // Reads wait for the next node and its workers.
             Err(error) if is_mounted(&erofs) => {
-                log::warn!("{}: {error}; using what is mounted", erofs.display());
+                log::warn!("{}: {error:#}; using what is mounted", erofs.display());
             }
             Err(CallError::Nobody(_)) => {
                 anyhow::bail!("no node runs, which would serve it: start yolofs node")

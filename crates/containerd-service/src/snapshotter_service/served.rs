@@ -28,6 +28,7 @@ use super::chains::Chains;
 use super::first_boot::{FirstBootStatus, FirstBootsHand};
 use super::kernel::maps_fuse;
 use super::mounts::clear_dead;
+use super::status::mount_label;
 use host::interrupt::Interrupt;
 use host::mount_table::is_covered;
 use host::run_dir::RunDir;
@@ -74,7 +75,7 @@ impl ServedLowers {
         xattrs: XattrAnswers,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
-        let label = format!("snapshotter:{}", root.display());
+        let label = mount_label(root);
         Ok(Self(Arc::new(Shared {
             server: layers::choose::server(store, &label, run_dir, xattrs, interrupt)?,
             run_dir: run_dir.clone(),

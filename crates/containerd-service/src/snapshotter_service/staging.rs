@@ -35,6 +35,7 @@ impl<L: Lowers> Staging<'_, L> {
                 })
             }
             Request::Book { name, bytes } => self.book(name, *bytes),
+            Request::Known { chains } => Response::Known(self.snapshotter.count_known(chains)),
             Request::Ended { pull } => {
                 self.placing.pulled(pull);
                 // What it staged and did not need is to go.
@@ -105,6 +106,18 @@ impl SnapshotterClient {
             _ => bail!(
                 "the response of the snapshotter is of another kind: it may be of another version"
             ),
+        }
+    }
+
+    /// Returns how many of these layers exist in any namespace, counted from the lowest. None, if the snapshotter is of an
+    /// earlier version, which has no answer: they are downloaded then.
+    pub(crate) fn count_known(&self, chains: Vec<String>) -> usize {
+        match self.ask(&Request::Known { chains }) {
+            Ok(Response::Known(count)) => count,
+            other => {
+                log::debug!("which layers other namespaces have is not known: {other:?}");
+                0
+            }
         }
     }
 

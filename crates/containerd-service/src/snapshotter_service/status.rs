@@ -47,6 +47,11 @@ pub enum Request {
         /// The image.
         image: String,
     },
+    /// Return how many layers of an image exist in any namespace, counted from the lowest.
+    Known {
+        /// The chain IDs of its layers.
+        chains: Vec<String>,
+    },
     /// A pull has ended.
     Ended {
         /// The name of the pull.
@@ -66,6 +71,8 @@ pub enum Response {
     Booked(bool),
     /// The layers that were warmed.
     Warmed(Vec<WarmedLayer>),
+    /// How many layers exist.
+    Known(usize),
     /// The notification was received.
     Heard,
     /// The request failed.
@@ -223,8 +230,16 @@ pub fn warm_by_snapshotters(
     Ok(warmed)
 }
 
+/// Returns what the mount table shows as the source of the layers of the snapshotter with this root.
+#[must_use]
+pub fn mount_label(root: &Path) -> String {
+    format!("snapshotter:{}", root.display())
+}
+
 fn sockets(run_dir: &RunDir) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(run_dir.path()).context("reading the run directory")?;
+    let dir = run_dir.path();
+    let reading = || format!("reading {}", dir.display());
+    let entries = std::fs::read_dir(dir).with_context(reading)?;
     let mut sockets: Vec<PathBuf> = entries
         .flatten()
         .filter(|entry| {

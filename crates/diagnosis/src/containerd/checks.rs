@@ -1,14 +1,20 @@
 //! The traps of containerd's configuration, each with its cure.
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rawio::unix_socket::connect_within;
 use toml::Value;
 
-use super::{CRI_IMAGES, CRI_OLD, Containerd, DROP_IN, at, table_at, takes_in, text_at};
+use super::{CRI_IMAGES, CRI_OLD, Containerd, DROP_IN, at, takes_in, text_at};
 use crate::finding::Finding;
+use crate::processes::{Process, running};
+
+/// Where `yolofs snapshotter` listens, and where it keeps snapshots, unless told otherwise.
+const ADDRESS: &str = "/run/yolofs/snapshotter.sock";
+const ROOT: &str = "/var/lib/yolofs/snapshotter";
 
 /// Where mirrors are configured.
 const MIRRORS: &str = "certs.d";
@@ -32,7 +38,7 @@ impl Containerd {
         findings.push(self.listens(address));
         findings.extend(self.lost(&wanted));
         findings.push(self.unpacks());
-        findings.extend(self.image_disk(proxy));
+        findings.extend(self.image_disk(proxy, &running("yolofs")));
         if findings.iter().all(|finding| finding.cure.is_none()) {
             findings.push(self.used());
         }
@@ -153,7 +159,7 @@ impl Containerd {
             Err(error) => Finding::fault(
                 CHECK,
                 format!("{name}: nobody answers at {address}: {error}"),
-                "systemctl enable --now yolofs-snapshotter",
+                unanswered(&error),
             ),
         }
     }
@@ -221,20 +227,34 @@ impl Containerd {
         Finding::fine(CHECK, format!("{name} unpacks to {}", names.join(" and ")))
     }
 
-    /// The kubelet looks how full the disk of images is, and finds no directory.
-    fn image_disk(&self, proxy: &toml::Table) -> Option<Finding> {
+    /// The kubelet looks how full the disk of images is, and finds no directory, or another one.
+    fn image_disk(&self, proxy: &toml::Table, ours: &[Process]) -> Option<Finding> {
         self.pods_snapshotter()?;
-        if !self.is_two() || table_at(proxy, &["exports"]).is_some_and(|e| e.contains_key("root")) {
+        if !self.is_two() {
             return None;
         }
-        Some(Finding::advice(
-            "containerd-image-disk",
-            format!(
-                "{}: exports.root is missing: a kubelet cannot tell how full the disk of images is",
-                self.name()
+        let name = self.name();
+        let (what, cure) = match text_at(proxy, &["exports", "root"]) {
+            None => (
+                format!(
+                    "{name}: exports.root is missing: a kubelet cannot tell how full the disk of images is"
+                ),
+                "yolofs setup containerd --yes, then restart containerd".to_owned(),
             ),
-            "yolofs setup containerd --yes, then restart containerd",
-        ))
+            Some(root) => {
+                let address = Path::new(text_at(proxy, &["address"])?);
+                let mut roots = ours.iter().filter_map(|process| root_at(process, address));
+                let kept = roots.find(|kept| kept != Path::new(root))?;
+                let kept = kept.display();
+                (
+                    format!(
+                        "{name}: a kubelet looks at {root}, and the snapshotter keeps images in {kept}"
+                    ),
+                    format!("yolofs setup containerd --root {kept} --yes, then restart containerd"),
+                )
+            }
+        };
+        Some(Finding::advice("containerd-image-disk", what, cure))
     }
 
     fn used(&self) -> Finding {
@@ -276,5 +296,57 @@ impl Containerd {
             ),
             (None, None) => Finding::fine(CHECK, format!("{name} has yolofs, and no pods")),
         }
+    }
+}
+
+/// Returns where a process keeps snapshots, if it is the snapshotter that listens at this address.
+fn root_at(process: &Process, address: &Path) -> Option<PathBuf> {
+    let has = |word: &str| process.args.iter().any(|arg| arg == word);
+    if !has("snapshotter") || has("status") {
+        return None;
+    }
+    let place = |flag: &str, default: &str| match process.flag(&[flag]) {
+        Some(named) => process.path(named),
+        None => PathBuf::from(default),
+    };
+    (place("--address", ADDRESS) == address).then(|| place("--root", ROOT))
+}
+
+/// Returns what to do about a snapshotter that does not answer: whoever has no right to ask it learns nothing of it.
+fn unanswered(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "run this as root",
+        _ => "systemctl enable --now yolofs-snapshotter",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_of_a_snapshotter_is_found_by_its_address() {
+        let process = |line: &str| Process {
+            pid: 0,
+            parent: None,
+            program: None,
+            args: line.split(' ').map(str::to_owned).collect(),
+        };
+        let root = |line: &str, address: &str| root_at(&process(line), Path::new(address));
+        assert_eq!(root("yolofs snapshotter", ADDRESS), Some(ROOT.into()));
+        let elsewhere = "yolofs snapshotter --root /data --address=/run/other.sock";
+        assert_eq!(root(elsewhere, "/run/other.sock"), Some("/data".into()));
+        assert_eq!(root(elsewhere, ADDRESS), None);
+        for other in ["yolofs snapshotter status", "yolofs node"] {
+            assert_eq!(root(other, ADDRESS), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn who_may_not_ask_is_told_so() {
+        let denied = unanswered(&io::ErrorKind::PermissionDenied.into());
+        assert_eq!(denied, "run this as root");
+        let absent = unanswered(&io::ErrorKind::NotFound.into());
+        assert!(absent.contains("yolofs-snapshotter"), "{absent}");
     }
 }

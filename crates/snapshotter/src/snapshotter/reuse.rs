@@ -28,13 +28,7 @@ impl<L: Lowers> State<L> {
         let Some(chain) = labels.get(UNPACKED_AS) else {
             return Ok(None);
         };
-        let mut same: Vec<Snapshot> = Vec::new();
-        for name in self.known.names(chain) {
-            // It may be gone since, or its directory lost; then it is unpacked as if nobody knew it.
-            let layer = self.catalog.get(&name).ok();
-            let usable = layer.filter(|it| chain_of(it) == Some(chain) && self.present(it).is_ok());
-            same.extend(usable);
-        }
+        let mut same = self.usable(chain);
         if same.iter().any(|layer| layer.parent.as_deref() == parent) {
             let key = key.to_owned();
             return Err(SnapshotError::AlreadyExists { key });
@@ -48,6 +42,30 @@ impl<L: Lowers> State<L> {
         let asked = self.unpacker.as_ref();
         let takes = asked.is_some_and(|unpacker| unpacker.takes_read_only_for_unpacked());
         Ok(same.pop().filter(|_| takes))
+    }
+
+    /// Returns the layers of this chain ID whose files are there.
+    fn usable(&self, chain: &str) -> Vec<Snapshot> {
+        let named = self.known.names(chain).into_iter();
+        // It may be gone since, or its directory lost; then it is unpacked as if nobody knew it.
+        let layers = named.filter_map(|name| self.catalog.get(&name).ok());
+        layers
+            .filter(|it| chain_of(it) == Some(chain) && self.present(it).is_ok())
+            .collect()
+    }
+
+    /// Returns how many of the layers of an image exist, whoever has them, counted from the lowest.
+    pub(super) fn count_known(&self, chains: &[String]) -> usize {
+        let mut below = vec![None];
+        for (count, chain) in chains.iter().enumerate() {
+            let here = self.usable(chain).into_iter();
+            let here = here.filter(|layer| below.contains(&layer.parent));
+            below = here.map(|layer| Some(layer.name)).collect();
+            if below.is_empty() {
+                return count;
+            }
+        }
+        chains.len()
     }
 
     /// Makes the directory of a snapshot that has another's.

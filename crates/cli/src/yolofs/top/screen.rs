@@ -54,7 +54,7 @@ impl Screen {
                 self.before = self.now.replace(snapshot);
                 self.trouble = None;
             }
-            Err(error) => self.trouble = Some(format!("{error}; trying again")),
+            Err(error) => self.trouble = Some(format!("{error:#}; trying again")),
         }
     }
 
