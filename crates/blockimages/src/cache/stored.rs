@@ -34,6 +34,8 @@ const GENERATION: u32 = 8;
 #[derive(Debug)]
 pub(super) struct StoredBlob {
     cache: Arc<BlobCache>,
+    /// Among all blobs that were opened.
+    number: u64,
     dir: PathBuf,
     digest: Digest,
     size: u64,
@@ -78,6 +80,7 @@ impl StoredBlob {
         let (map, chunks) = opened.map_err(file("opening", &path))?;
         let blob = Arc::new_cyclic(|me| Self {
             cache: Arc::clone(cache),
+            number: cache.blobs.fetch_add(1, Ordering::Relaxed),
             dir: dir.into(),
             digest,
             size,
@@ -135,6 +138,10 @@ impl StoredBlob {
 
     /// Removes a chunk because a checksum of the blob shows that it is wrong, and returns which server brought it.
     pub(super) fn distrust(&self, chunk: u32) -> Option<Server> {
+        let unstored = self.cache.unstored.lock().remove((self.number, chunk));
+        if unstored.is_some() {
+            return unstored;
+        }
         let server = self.table.get(chunk)?.server.load(Ordering::Relaxed);
         let mut change = self.change(chunk)?;
         self.remove(&mut change).then(|| {
@@ -201,6 +208,29 @@ impl StoredBlob {
 
     /// Reads a part of a chunk that is there; returns `false` if it is not (any more).
     pub(super) fn read(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> bool {
+        self.read_stored(chunk, offset, buffer) || self.read_unstored(chunk, offset, buffer)
+    }
+
+    /// Returns whether a chunk need not be fetched.
+    pub(super) fn is_here(&self, chunk: u32) -> bool {
+        let name = (self.number, chunk);
+        self.has(chunk) || self.cache.unstored.lock().get(name).is_some()
+    }
+
+    /// The same for a chunk that could not be written.
+    fn read_unstored(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> bool {
+        let content = self.cache.unstored.lock().get((self.number, chunk));
+        let Some(content) = content else {
+            return false;
+        };
+        let at = usize::try_from(offset - self.range(chunk).start).unwrap_or(usize::MAX);
+        let part = at
+            .checked_add(buffer.len())
+            .and_then(|end| content.get(at..end));
+        part.map(|part| buffer.copy_from_slice(part)).is_some()
+    }
+
+    fn read_stored(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> bool {
         let Some(slot) = self.table.get(chunk) else {
             return false;
         };
@@ -266,18 +296,21 @@ impl StoredBlob {
             return;
         };
         if !self.cache.reserve() {
-            self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
+            self.keep_unstored(chunk, content, from);
             return;
         }
         let crc = crc32c(content);
         let wrote = self.data.write_all_at(content, self.range(chunk).start);
         let noted = wrote.and_then(|()| self.map.note(chunk, Some(crc)));
         if let Err(error) = noted {
-            log::warn!("cannot cache in {}: {error}", self.dir.display());
+            if !self.cache.fails.swap(true, Ordering::Relaxed) {
+                log::warn!("cannot cache in {}: {error}", self.dir.display());
+            }
             self.cache.release();
-            self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
+            self.keep_unstored(chunk, content, from);
             return;
         }
+        self.cache.fails.store(false, Ordering::Relaxed);
         let slot = self.table.make(chunk);
         slot.crc.store(crc, Ordering::Release);
         let server = u8::try_from(from.0).unwrap_or(u8::MAX);
@@ -285,6 +318,12 @@ impl StoredBlob {
         slot.state
             .fetch_or(PRESENT | CHECKED | USED, Ordering::AcqRel);
         self.cache.stored(Weak::clone(&self.me), chunk);
+    }
+
+    fn keep_unstored(&self, chunk: u32, content: &[u8], from: Server) {
+        self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
+        let name = (self.number, chunk);
+        self.cache.unstored.lock().keep(name, content, from);
     }
 
     /// Returns how many chunks are there.
@@ -326,6 +365,7 @@ impl Receiver for StoredBlob {
 impl Drop for StoredBlob {
     fn drop(&mut self) {
         let bytes = self.present() * u64::from(self.config().chunk_bytes);
+        self.cache.unstored.lock().forget(self.number);
         self.cache.closed(&self.dir, bytes);
     }
 }
