@@ -193,8 +193,8 @@ impl BlobCache {
         private::keep(dir).map_err(file("making the cache", dir))?;
         let (dir, _) = trusted::open_own_dir(dir).map_err(file("using the cache", dir))?;
         let lock = dir.join("lock");
-        let opened = private::open_or_create(&lock).map_err(file("opening", &lock))?;
-        Ok((dir, opened))
+        let opened = private::open_or_read(&lock).map_err(file("opening", &lock))?;
+        Ok((dir, opened.0))
     }
 
     /// Opens a blob, which devices may share.

@@ -78,6 +78,11 @@ impl CachedBlob {
         self.stored.is_right()
     }
 
+    /// Returns whether what is fetched is kept.
+    pub(super) fn keeps(&self) -> bool {
+        self.stored.keeps()
+    }
+
     /// Lets all reads fail from now on: what the origin has is not this blob.
     pub(super) fn condemn(&self) {
         self.wrong.store(true, Ordering::Release);
