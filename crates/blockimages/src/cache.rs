@@ -11,13 +11,14 @@ mod map;
 mod plan;
 mod stored;
 mod table;
+mod unstored;
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ pub use plan::PlanFetcher;
 use ranges::Fetcher;
 use rawio::{private, trusted};
 use stored::StoredBlob;
+use unstored::Unstored;
 
 use crate::error::file;
 use crate::{ImageError, Origin};
@@ -107,6 +109,12 @@ pub struct BlobCache {
     meter: Meter,
     used_bytes: AtomicU64,
     order: Mutex<Order>,
+    /// What there was no room for.
+    unstored: Mutex<Unstored>,
+    /// How many blobs were opened.
+    blobs: AtomicU64,
+    /// Whether the last chunk of all could not be written: that is said once.
+    fails: AtomicBool,
     /// A blob was opened, or could not be.
     opened: Condvar,
     /// By the servers that they ask.
@@ -163,6 +171,9 @@ impl BlobCache {
             meter: Meter::default(),
             used_bytes: AtomicU64::new(used),
             order: Mutex::new(order),
+            unstored: Mutex::default(),
+            blobs: AtomicU64::new(0),
+            fails: AtomicBool::new(false),
             opened: Condvar::new(),
             fetchers: Mutex::default(),
             _lock: lock,
@@ -182,8 +193,8 @@ impl BlobCache {
         private::keep(dir).map_err(file("making the cache", dir))?;
         let (dir, _) = trusted::open_own_dir(dir).map_err(file("using the cache", dir))?;
         let lock = dir.join("lock");
-        let opened = private::open_or_create(&lock).map_err(file("opening", &lock))?;
-        Ok((dir, opened))
+        let opened = private::open_or_read(&lock).map_err(file("opening", &lock))?;
+        Ok((dir, opened.0))
     }
 
     /// Opens a blob, which devices may share.

@@ -9,6 +9,7 @@ use blocks::{
 use lsmt::{ExtentKind, Image, LsmtError, Stack};
 
 use crate::ImageError;
+use crate::reads::DeviceRead;
 use crate::upper::OwnedUpper;
 
 /// What extents are looked for in at a time: a merged index may have millions in a device.
@@ -130,6 +131,7 @@ impl BlockDevice for LayeredDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let doing = "reading an image";
         self.info().check(doing, offset, buf.len() as u64)?;
+        let _read = DeviceRead::begin();
         let read = match &self.layers {
             Layers::Sealed(stack) => stack.read_at(buf, offset),
             Layers::Writable(upper) => upper.image().read_at(buf, offset),

@@ -38,6 +38,7 @@ mod mounted;
 mod origin;
 pub mod plan;
 mod raw;
+mod reads;
 mod remote;
 mod start;
 mod turbo;

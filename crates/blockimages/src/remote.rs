@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use blocks::Digest;
-use lsmt::{Layer, LsmtError, ReadAt, SegmentBudget, Window, ZFile};
+use lsmt::{Expected, Layer, LsmtError, ReadAt, SegmentBudget, Window, ZFile};
 use parking_lot::Mutex;
 
 use crate::cache::{BlobCache, CachedBlob, Filler, PlanFetcher};
@@ -18,6 +18,9 @@ use crate::{BlobSource, ImageError, LayerStart, Origin, RemoteLayer, Start};
 
 /// How often what is wrong is fetched again before a read fails.
 const REFETCHES: usize = 2;
+
+/// The same, with those after waiting for the registry: a mirror that lies is all there is while the registry is away.
+const WAITS: usize = 16;
 
 /// The longest blob: its chunks have 32-bit numbers, and this is more than registries take.
 const BLOB_MAX_BYTES: u64 = 1 << 44;
@@ -287,6 +290,10 @@ fn open_layer(
                 blob.distrust(&(0..blob.size().unwrap_or(0)));
                 tries += 1;
             }
+            Err(error) if is_damage(&error) && tries < WAITS && blob.wait_for_origin() => {
+                blob.distrust(&(0..blob.size().unwrap_or(0)));
+                tries += 1;
+            }
             other => return other,
         }
     }
@@ -387,8 +394,21 @@ impl ReadAt for Checked {
                     self.blob.distrust(&self.compressed(offset, buffer.len())?);
                     tries += 1;
                 }
+                Err(error) if is_damage(&error) && tries < WAITS && self.blob.wait_for_origin() => {
+                    tries += 1;
+                    self.blob.distrust(&self.compressed(offset, buffer.len())?);
+                }
                 other => return Ok(other?),
             }
         }
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        let mut stored: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let len = usize::try_from(range.end - range.start).ok()?;
+            stored.push(self.compressed(range.start, len).ok()?);
+        }
+        self.blob.expect(&stored)
     }
 }

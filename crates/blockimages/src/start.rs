@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lsmt::{ReadAt, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
+use lsmt::{Expected, ReadAt, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
 use parking_lot::Mutex;
 
 use crate::plan::BLOCK_BYTES;
@@ -171,6 +171,10 @@ impl ReadAt for Watched {
         let range = offset..offset.saturating_add(buffer.len() as u64);
         self.recorder.note(self.layer, &range);
         Ok(())
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        self.content.expect(ranges)
     }
 }
 

@@ -225,6 +225,74 @@ fn a_lazy_image_of_a_registry_that_lies_is_right_and_survives_a_kill() {
     assert_eq!(verified["cache"]["requests"], 0, "{verified}");
 }
 
+fn mount(args: &[&str], at: &Path) {
+    succeeds(Command::new("mount").args(args).arg(at));
+}
+
+/// A disk that is mounted for a test.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        succeeds(Command::new("umount").arg("-l").arg(self.0));
+    }
+}
+
+#[test]
+fn an_image_is_served_when_its_cache_s_disk_takes_nothing_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let blob = fs::read(vectors().join("A.lz4.4k.tar.obd")).unwrap();
+    let digest = oci::digest_of(&blob).to_string();
+    let len = blob.len();
+    let registry = LyingRegistry::start(&digest, blob);
+    let config = format!(
+        r#"{{"repoBlobUrl":"http://127.0.0.1:{}/v2/some/image/blobs",
+            "lowers":[{{"digest":"{digest}","size":{len}}}]}}"#,
+        registry.port
+    );
+    fs::write(dir.path().join("config.v1.json"), config).unwrap();
+    let cache = dir.path().join("cache");
+    fs::create_dir(&cache).unwrap();
+    mount(&["-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs"], &cache);
+    let _mounted = Mounted(&cache);
+    let packed = File::open(vectors().join("A.expected.raw.zst")).unwrap();
+    let expected = zstd::decode_all(packed).unwrap();
+    let socket = dir.path().join("s");
+    let copy = dir.path().join("copy.raw");
+    let is_served = || {
+        let image = arg(dir.path());
+        let _server = export(&[image, "--cache", arg(&cache), "--nbd", arg(&socket)]);
+        let address = format!("nbd+unix:///disk?socket={}", socket.display());
+        succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
+        let mut copied = vec![0; expected.len()];
+        let file = File::open(&copy).unwrap();
+        file.read_exact_at(&mut copied, 0).unwrap();
+        assert!(copied == expected, "wrong bytes were served");
+        *registry.sent.lock().unwrap()
+    };
+    is_served();
+    let before = is_served();
+    // Read only, as after an error of the disk: what is there is used.
+    mount(&["-o", "remount,ro"], &cache);
+    assert_eq!(is_served(), before);
+    // Full, and what was there is damaged.
+    mount(&["-o", "remount,rw"], &cache);
+    let entries = fs::read_dir(&cache).unwrap();
+    let blob = entries
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.is_dir());
+    let blob = blob.unwrap();
+    for name in ["map", "data"] {
+        File::create(blob.join(name)).unwrap();
+    }
+    let mut ballast = File::create(cache.join("ballast")).unwrap();
+    while ballast.write_all(&[1; 4096]).is_ok() {}
+    drop(ballast);
+    assert!(is_served() > before);
+    mount(&["-o", "remount,ro"], &cache);
+    is_served();
+}
+
 #[test]
 fn a_copy_over_nbd_outlives_three_servers() {
     let dir = tempfile::tempdir().unwrap();

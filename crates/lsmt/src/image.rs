@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::error::{LsmtError, Result};
-use crate::num::{SECTOR, size};
+use crate::num::{SECTOR, size, wide};
 use crate::segment::Content;
 use crate::stack::{Extent, ExtentKind, Extents, Stack, fill, sectors};
 use crate::storage::check_range;
@@ -103,6 +103,11 @@ impl Image {
             return layers.stack.read_below(buffer, offset);
         };
         let segments = upper.within(sectors(offset, buffer.len()));
+        let end = offset + wide(buffer.len());
+        let starts = segments.iter().map(|segment| segment.offset() * SECTOR);
+        let ends = segments.iter().map(|segment| segment.end() * SECTOR);
+        let gaps = std::iter::once(offset).chain(ends).zip(starts.chain([end]));
+        let _expected = layers.stack.expect(gaps.map(|(start, end)| start..end));
         fill(
             buffer,
             offset,

@@ -1,6 +1,7 @@
 //! A sealed layer: header, data, index, trailer.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::budget::SegmentBudget;
@@ -9,7 +10,7 @@ use crate::header::{DATA_SECTOR, HEADER_BYTES, Header, SEALED_SEGMENTS_MAX};
 use crate::index::Index;
 use crate::num::{SECTOR, size, wide};
 use crate::segment::{Content, SEGMENT_BYTES, Segment};
-use crate::storage::{ReadAt, read_vec};
+use crate::storage::{Expected, ReadAt, read_vec};
 use crate::uuid::Uuid;
 
 /// The identifiers of a layer and of its parent.
@@ -201,6 +202,13 @@ impl ReadAt for ZeroTail {
         let (data, rest) = buffer.split_at_mut(there);
         rest.fill(0);
         self.inner.read_at(data, offset)
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        let there = ranges
+            .iter()
+            .map(|range| range.start..range.end.min(self.bytes));
+        self.inner.expect(&there.collect::<Vec<_>>())
     }
 }
 

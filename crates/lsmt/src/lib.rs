@@ -96,7 +96,7 @@ pub use stack::{Extent, ExtentKind, Stack};
 #[cfg(feature = "testing")]
 pub use storage::crash;
 pub use storage::{
-    DirFolder, FileStorage, Folder, MemoryFolder, MemoryStorage, ReadAt, Storage, Window,
+    DirFolder, Expected, FileStorage, Folder, MemoryFolder, MemoryStorage, ReadAt, Storage, Window,
 };
 pub use tar::{TAR_DATA_OFFSET, blob_range, unwrap_tar, wrap_tar};
 pub use trace::{TRACE_READ_MAX, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};

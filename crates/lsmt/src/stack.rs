@@ -10,7 +10,7 @@ use crate::index::Index;
 use crate::layer::{Layer, LayerInfo, Part};
 use crate::num::{SECTOR, size, wide};
 use crate::segment::{Content, Segment};
-use crate::storage::{ReadAt, Storage, check_range};
+use crate::storage::{Expected, ReadAt, Storage, check_range};
 
 /// What a range of a device is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,7 +150,35 @@ impl Stack {
     /// Fails if they are not within the device, and as the layers' storage does.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         check_range(offset, buffer.len(), self.virtual_size)?;
+        let _expected = self.expect(std::iter::once(offset..offset + wide(buffer.len())));
         self.read_below(buffer, offset)
+    }
+
+    /// Tells each layer which of its bytes a read of these ranges will take, if it takes more than one part.
+    pub(crate) fn expect(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Expected> {
+        let mut parts = Vec::new();
+        for range in ranges {
+            let len = size(range.end.saturating_sub(range.start));
+            for segment in self.index.within(sectors(range.start, len)) {
+                let start = range.start.max(segment.offset() * SECTOR);
+                let end = range.end.min(segment.end() * SECTOR);
+                if segment.content() == Content::Data && start < end {
+                    let at = segment.moffset() * SECTOR + start - segment.offset() * SECTOR;
+                    parts.push((segment.tag(), at..at + end - start));
+                }
+            }
+        }
+        if parts.len() < 2 {
+            return Vec::new();
+        }
+        parts.sort_unstable_by_key(|(tag, range)| (*tag, range.start));
+        let of_layers = parts.chunk_by(|(one, _), (other, _)| one == other);
+        let expected = of_layers.filter_map(|parts| {
+            let &(layer, part) = self.tags.get(usize::from(parts.first()?.0))?;
+            let ranges: Vec<_> = parts.iter().map(|(_, range)| range.clone()).collect();
+            self.layers[layer].parts()[part].source.expect(&ranges)
+        });
+        expected.collect()
     }
 
     /// Reads bytes for a layer above, whose device may be larger.

@@ -37,7 +37,16 @@ pub trait ReadAt: Send + Sync {
     ///
     /// Fails as the medium does, and where there are not so many bytes.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Is told which ranges, in ascending order, one caller is about to read: what is far away is requested together
+    /// then, and not one range after the other. It goes on until what is returned is dropped.
+    fn expect(&self, _ranges: &[Range<u64>]) -> Option<Expected> {
+        None
+    }
 }
+
+/// Keeps what was requested ahead of its reads under way.
+pub type Expected = Box<dyn Send>;
 
 /// Something that can be written, too: a file, as far as LSMT needs one.
 pub trait Storage: ReadAt {
@@ -85,6 +94,10 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         (**self).read_at(buffer, offset)
     }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        (**self).expect(ranges)
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for Box<T> {
@@ -95,6 +108,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Box<T> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         (**self).read_at(buffer, offset)
     }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        (**self).expect(ranges)
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
@@ -104,6 +121,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         (**self).read_at(buffer, offset)
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        (**self).expect(ranges)
     }
 }
 

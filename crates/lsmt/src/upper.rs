@@ -15,6 +15,7 @@ mod map;
 mod open;
 mod write;
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -32,6 +33,9 @@ use crate::segment::{Content, SEGMENT_BYTES, Segment};
 use crate::storage::Storage;
 use crate::uuid::Uuid;
 use journal::Journal;
+
+/// What a flush does with entries.
+const ENTRIES: &str = "write the index";
 
 /// How a writable layer places data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,8 +91,9 @@ pub struct Upper {
     state: RwLock<State>,
     /// Held shared by each write during its I/O: an exclusive holder knows that none is in progress.
     gate: RwLock<()>,
-    /// Held by the flush under way; what waits for it is mostly flushed by it.
-    flushing: Mutex<()>,
+    /// Held by the flush under way; what waits for it is mostly flushed by it. It has what an earlier flush found no room
+    /// for, which goes first: the journal has room for the notes of two.
+    flushing: Mutex<Option<Batch>>,
     /// Whether the files may differ from the state in memory.
     poisoned: AtomicBool,
     /// Whether the data is being copied: then nothing may be overwritten in place.
@@ -206,14 +211,16 @@ impl Upper {
     ///
     /// # Errors
     ///
-    /// Fails as the storage does; then it cannot be written until the layer is opened again.
+    /// Fails as the storage does; then it cannot be written until the layer is opened again. If only room was missing, it
+    /// can be tried again.
     pub fn flush(&self) -> Result<()> {
         if self.retired.load(Relaxed) {
             return self.check_durable();
         }
         self.check_durable()?;
         let wanted = self.state.read().writes;
-        let _turn = self.flushing.lock();
+        let mut left = self.flushing.lock();
+        self.flush_left(&mut left)?;
         if self.state.read().flushed_writes >= wanted {
             return self.check_durable();
         }
@@ -222,7 +229,15 @@ impl Upper {
             let _alone = self.gate.write();
             self.batch()
         };
-        self.flush_batch(&batch)
+        self.flush_batch(batch, &mut left)
+    }
+
+    /// Flushes what an earlier flush found no room for.
+    fn flush_left(&self, left: &mut Option<Batch>) -> Result<()> {
+        match left.take() {
+            Some(batch) => self.flush_batch(batch, left),
+            None => Ok(()),
+        }
     }
 
     /// Takes what a flush is to make durable. No write may be under way.
@@ -244,11 +259,19 @@ impl Upper {
         }
     }
 
-    fn flush_batch(&self, batch: &Batch) -> Result<()> {
-        let flushed = self.write_out(batch);
-        if flushed.is_err() {
-            self.poison();
-            return flushed;
+    fn flush_batch(&self, batch: Batch, left: &mut Option<Batch>) -> Result<()> {
+        if let Err(error) = self.write_out(&batch) {
+            match error {
+                // A part of the entries may be there: all are written again, in the same place.
+                LsmtError::Storage { doing, ref source }
+                    if doing == ENTRIES && source.kind() == ErrorKind::StorageFull =>
+                {
+                    *left = Some(batch);
+                }
+                // Who failed to sync may have lost what it was to sync.
+                _ => self.poison(),
+            }
+            return Err(error);
         }
         let mut state = self.state.write();
         state.unflushed[1] = Map::default();
@@ -278,7 +301,7 @@ impl Upper {
             let index = &self.files.index;
             index
                 .write_at(&crate::commit::encode(pending), offset)
-                .doing("write the index")?;
+                .doing(ENTRIES)?;
             index.sync().doing("sync the index")?;
         }
         Ok(())
@@ -369,13 +392,15 @@ impl Upper {
 
     /// Stops all writes and flushes, until the returned value is dropped, and flushes once more.
     pub(crate) fn stop(&self) -> Result<Stopped<'_>> {
-        let stopped = Stopped {
-            _flushing: self.flushing.lock(),
-            _gate: self.gate.write(),
-        };
+        let mut left = self.flushing.lock();
+        let gate = self.gate.write();
         self.check()?;
-        self.flush_batch(&self.batch())?;
-        Ok(stopped)
+        self.flush_left(&mut left)?;
+        self.flush_batch(self.batch(), &mut left)?;
+        Ok(Stopped {
+            _flushing: left,
+            _gate: gate,
+        })
     }
 
     /// Marks that the files may differ from the state in memory.
@@ -443,7 +468,7 @@ struct Batch {
 
 /// While it exists, nothing is written.
 pub(crate) struct Stopped<'a> {
-    _flushing: parking_lot::MutexGuard<'a, ()>,
+    _flushing: parking_lot::MutexGuard<'a, Option<Batch>>,
     _gate: parking_lot::RwLockWriteGuard<'a, ()>,
 }
 

@@ -67,6 +67,8 @@ struct Inner {
     timer: Notify,
     /// Notified when a piece was published.
     published: Condvar,
+    /// Notified when the last server may be asked again.
+    origin: Condvar,
 }
 
 #[derive(Debug)]
@@ -136,6 +138,7 @@ impl Fetcher {
             }),
             timer: Notify::new(),
             published: Condvar::new(),
+            origin: Condvar::new(),
         });
         runtime.spawn(drive::keep_time(Arc::downgrade(&inner)));
         Ok(Arc::new(Self {
@@ -251,6 +254,22 @@ impl Blob {
                 .collect()),
             _ => Err(inner.late()),
         }
+    }
+
+    /// Waits until the last server, which is asked for what all before it do not bring, can be asked again; returns
+    /// `false` if it can be, and when the deadline has passed.
+    #[must_use]
+    pub fn wait_for_origin(&self, deadline: Instant) -> bool {
+        let inner = &self.fetcher.inner;
+        let mut state = inner.state.lock();
+        let is_away = |state: &State| state.servers.last().is_some_and(|origin| origin.returns);
+        let was_away = is_away(&state);
+        while is_away(&state) {
+            if inner.origin.wait_until(&mut state, deadline).timed_out() {
+                return false;
+            }
+        }
+        was_away
     }
 
     /// Notes that pieces from a server turned out to be wrong: others are asked first, for a while.

@@ -47,6 +47,8 @@ pub(crate) struct Job {
     /// What came, if it is kept.
     pub(crate) arrived: Vec<(Key, Arc<[u8]>)>,
     failures: u32,
+    /// It wants nothing until the last server can be asked again.
+    pub(crate) parked: bool,
     /// Something could not be fetched.
     pub(crate) fault: Option<Fault>,
     /// It wants no more.
@@ -81,6 +83,7 @@ impl Job {
             keeps: false,
             arrived: Vec::new(),
             failures: 0,
+            parked: false,
             fault: None,
             over: false,
             ended: Arc::default(),

@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use distribution::{Client, ClientConfig};
-use ranges::{Blob, Fetcher, Layout, Place, Priority, Receiver, RegistryPlace, Server, Span};
+use ranges::testing::{Answer, MemoryPlace};
+use ranges::{
+    Blob, Fault, FaultKind, Fetcher, Layout, Place, Priority, Receiver, RegistryPlace, Server, Span,
+};
 use testkit::range_server::{Asked, RangeServer, Treatment};
 
 const PIECE: u32 = 4096;
@@ -240,6 +243,34 @@ fn a_mirror_that_is_down_is_replaced() {
     machine.read(0..4).unwrap();
     assert_eq!(machine.memory.by_server()[&Server(1)], 4);
     assert!(machine.counts().retries > 0);
+}
+
+/// A registry that restarts fails no read of what its mirror lacks.
+#[test]
+fn what_the_mirror_lacks_is_waited_for_while_the_origin_is_away() {
+    let server = |answer: Box<Answer>| {
+        let (answer, parallel) = (Arc::from(answer), 1);
+        Arc::new(MemoryPlace { answer, parallel }) as Arc<dyn Place>
+    };
+    let (asked, tries) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (of_mirror, of_origin) = (Arc::clone(&asked), Arc::clone(&tries));
+    let mirror = server(Box::new(move |_| {
+        of_mirror.fetch_add(1, SeqCst);
+        Err(Fault::new(FaultKind::Absent, "no such blob"))
+    }));
+    let origin = server(Box::new(move |range| {
+        match of_origin.fetch_add(1, SeqCst) {
+            0 | 1 => Err(Fault::new(FaultKind::Away, "away")),
+            _ => {
+                let at = |byte: u64| usize::try_from(byte).unwrap();
+                Ok(content()[at(range.start)..at(range.end)].to_vec())
+            }
+        }
+    }));
+    let machine = Machine::at(vec![mirror, origin]);
+    machine.read(0..8).unwrap();
+    // The mirror is not asked again and again meanwhile.
+    assert_eq!((asked.load(SeqCst), tries.load(SeqCst)), (3, 3));
 }
 
 #[test]

@@ -136,7 +136,10 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 /// # Errors
 /// If it cannot be opened, is a link or no regular file, or another user's, who could read the written data.
 pub fn open_own(path: &Path) -> io::Result<File> {
-    let file = regular::open_to_write(path, Links::Refused, false)?;
+    owned(regular::open_to_write(path, Links::Refused, false)?, path)
+}
+
+fn owned(file: File, path: &Path) -> io::Result<File> {
     let owner = file.metadata()?.uid();
     let is_ours = owner == geteuid().as_raw() || owner == 0;
     if !is_ours && owner != fs::metadata(parent(path))?.uid() {
@@ -154,6 +157,21 @@ pub fn open_or_create(path: &Path) -> io::Result<File> {
     match create_new(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_own(path),
         made => made,
+    }
+}
+
+/// Opens a file as [`open_or_create`] does, or only for reading if its disk can only be read; returns whether it can be
+/// written.
+///
+/// # Errors
+/// As [`open_or_create`], and if it is missing on a disk that can only be read.
+pub fn open_or_read(path: &Path) -> io::Result<(File, bool)> {
+    match open_or_create(path) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            let file = regular::open(path, Links::Refused)?;
+            Ok((owned(file, path)?, false))
+        }
+        opened => Ok((opened?, true)),
     }
 }
 

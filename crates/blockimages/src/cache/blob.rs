@@ -8,12 +8,12 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use blocks::Digest;
-use lsmt::ReadAt;
-use ranges::{Blob, Fetcher, Span};
+use lsmt::{Expected, ReadAt};
+use ranges::{Blob, Fetcher, Priority, Span};
 
 use super::BlobCache;
 use super::stored::StoredBlob;
-use crate::Origin;
+use crate::{Origin, reads};
 
 /// A chunk may be evicted while it is read, so often in a row before a reader gives up.
 const READS_MAX: usize = 8;
@@ -78,6 +78,11 @@ impl CachedBlob {
         self.stored.is_right()
     }
 
+    /// Returns whether what is fetched is kept.
+    pub(super) fn keeps(&self) -> bool {
+        self.stored.keeps()
+    }
+
     /// Lets all reads fail from now on: what the origin has is not this blob.
     pub(super) fn condemn(&self) {
         self.wrong.store(true, Ordering::Release);
@@ -91,10 +96,22 @@ impl CachedBlob {
             .filter_map(|chunk| self.stored.distrust(chunk))
             .collect();
         servers.sort_unstable();
-        servers.dedup();
-        for server in servers {
-            self.remote.was_wrong(server);
+        // Parts of what is wrong as a whole may be right. Those of the first are not used the next time: if it is still
+        // wrong then, it is the next one's.
+        if let Some(server) = servers.first() {
+            self.remote.was_wrong(*server);
         }
+    }
+
+    /// Returns when who reads now gives up.
+    fn deadline(&self) -> Instant {
+        reads::began() + self.cache().config.read_deadline
+    }
+
+    /// Waits until the server can be asked that is asked when no other brings a chunk; returns whether there was
+    /// something to wait for. A mirror may be all there is meanwhile, and wrong.
+    pub(crate) fn wait_for_origin(&self) -> bool {
+        self.remote.wait_for_origin(self.deadline())
     }
 
     /// Returns the bytes of a chunk that are in a range of the blob.
@@ -136,7 +153,7 @@ impl ReadAt for CachedBlob {
             let why = format!("the origin has something else than {}", self.digest());
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        let deadline = Instant::now() + self.cache().config.read_deadline;
+        let deadline = self.deadline();
         let all = offset..end;
         let mut missing: Vec<_> = self.chunks_of(&all).collect();
         for _ in 0..READS_MAX {
@@ -160,5 +177,24 @@ impl ReadAt for CachedBlob {
         }
         let why = "the cache is too small: chunks are evicted before they are read";
         Err(io::Error::other(why))
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        if self.wrong.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut missing: Vec<u32> = Vec::new();
+        for range in ranges {
+            let chunks = self.chunks_of(range);
+            missing.extend(chunks.filter(|chunk| !self.stored.is_here(*chunk)));
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        let spans: Vec<_> = joined(&missing)
+            .into_iter()
+            .map(|run| self.span(run))
+            .collect();
+        (!spans.is_empty())
+            .then(|| Box::new(self.fetcher().feed(spans, Priority::Demand)) as Expected)
     }
 }

@@ -65,6 +65,9 @@ impl Drop for Filler {
 
 /// Fetches all, and compares it with the digest: what is wrong as a whole is fetched once more.
 fn fetch_all(blob: &CachedBlob, current: &Mutex<Current>) -> bool {
+    if !blob.keeps() {
+        return false;
+    }
     for last in [false, true] {
         if !fill(blob, current) {
             return false;

@@ -19,8 +19,8 @@ pub(super) type Chunks = BTreeMap<u32, u32>;
 /// An open map, to which records are appended.
 #[derive(Debug)]
 pub(super) struct Map {
-    /// Held while a record is written, and cut off if there was no room for all of it.
-    file: Mutex<File>,
+    /// Held while a record is written, and cut off if there was no room for all of it; `None` if it can only be read.
+    file: Option<Mutex<File>>,
 }
 
 fn header(chunk_bytes: u32, blob_bytes: u64) -> [u8; HEADER_BYTES] {
@@ -65,7 +65,7 @@ impl Map {
         blob_bytes: u64,
         count: u32,
     ) -> io::Result<(Self, Chunks)> {
-        let mut file = private::open_or_create(path)?;
+        let (mut file, can_write) = private::open_or_read(path)?;
         // A pipe would be waited for, because we could write to it ourselves.
         if !file.metadata()?.is_file() {
             let why = "it is not a regular file";
@@ -90,6 +90,9 @@ impl Map {
                 }
             }
         }
+        if !can_write {
+            return Ok((Self { file: None }, chunks));
+        }
         let valid = (HEADER_BYTES + records * RECORD_BYTES) as u64;
         if !known || records > 2 * count as usize || file.metadata()?.len() != valid {
             rewrite(&mut file, &header, &chunks)?;
@@ -97,13 +100,21 @@ impl Map {
         file.seek(SeekFrom::End(0))?;
         // From here on, each record is one write at the end.
         let file = File::options().append(true).open(path)?;
-        let file = Mutex::new(file);
+        let file = Some(Mutex::new(file));
         Ok((Self { file }, chunks))
+    }
+
+    /// Returns whether chunks can be added.
+    pub(super) const fn can_write(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Records that a chunk is cached, or was removed.
     pub(super) fn note(&self, chunk: u32, crc: Option<u32>) -> io::Result<()> {
-        let mut file = self.file.lock();
+        let Some(file) = &self.file else {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        };
+        let mut file = file.lock();
         let noted = file.write_all(&record(chunk, crc));
         if noted.is_err() {
             // Half a record would make all after it unreadable.

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use ranges::{Layout, Receiver, Server};
 use rawio::private;
 
-use super::map::Map;
+use super::map::{Chunks, Map};
 use super::table::{Slot, Table};
 use super::{BlobCache, CacheConfig, Meter};
 use crate::ImageError;
@@ -34,15 +34,59 @@ const GENERATION: u32 = 8;
 #[derive(Debug)]
 pub(super) struct StoredBlob {
     cache: Arc<BlobCache>,
+    /// Among all blobs that were opened.
+    number: u64,
     dir: PathBuf,
     digest: Digest,
     size: u64,
-    data: File,
-    map: Map,
+    /// `None` if its disk has no room for them, or can only be read and has none.
+    files: Option<Files>,
     table: Table,
     /// Chunks that are being stored or removed.
     changing: Mutex<HashSet<u32>>,
     me: Weak<Self>,
+}
+
+#[derive(Debug)]
+struct Files {
+    data: File,
+    map: Map,
+}
+
+impl Files {
+    /// Opens the files in a directory, and returns them with the chunks that are there.
+    fn open(
+        dir: &Path,
+        config: &CacheConfig,
+        size: u64,
+        count: u32,
+    ) -> Result<(Self, Chunks), ImageError> {
+        private::keep(dir).map_err(file("making the cache of a blob", dir))?;
+        let path = dir.join("data");
+        let opened = private::open_or_read(&path);
+        let (data, can_write) = opened.map_err(file("opening", &path))?;
+        if can_write {
+            let sized = data.set_len(size);
+            sized.map_err(file("setting the size of", &path))?;
+        }
+        let path = dir.join("map");
+        let opened = Map::open(&path, config.chunk_bytes, size, count);
+        let (map, chunks) = opened.map_err(file("opening", &path))?;
+        Ok((Self { data, map }, chunks))
+    }
+}
+
+/// Returns why a disk takes nothing, if that is what failed: then a cache costs speed, and no image.
+fn takes_nothing(error: &ImageError) -> Option<&io::Error> {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    let ImageError::File { source, .. } = error else {
+        return None;
+    };
+    matches!(
+        source.kind(),
+        ReadOnlyFilesystem | StorageFull | QuotaExceeded
+    )
+    .then_some(source)
 }
 
 /// What became of a chunk that was to be evicted.
@@ -62,27 +106,29 @@ impl StoredBlob {
         digest: Digest,
         size: u64,
     ) -> Result<(Arc<Self>, impl Iterator<Item = u32> + use<>), ImageError> {
-        private::keep(dir).map_err(file("making the cache of a blob", dir))?;
         let chunk_bytes = cache.config.chunk_bytes;
         let chunks = size.div_ceil(u64::from(chunk_bytes));
         let count = u32::try_from(chunks).map_err(|_| ImageError::Origin {
             digest: digest.to_string(),
             source: io::ErrorKind::FileTooLarge.into(),
         })?;
-        let path = dir.join("data");
-        let data = private::open_or_create(&path).map_err(file("opening", &path))?;
-        data.set_len(size)
-            .map_err(file("setting the size of", &path))?;
-        let path = dir.join("map");
-        let opened = Map::open(&path, chunk_bytes, size, count);
-        let (map, chunks) = opened.map_err(file("opening", &path))?;
+        let (files, chunks) = match Files::open(dir, &cache.config, size, count) {
+            Ok((files, chunks)) => (Some(files), chunks),
+            Err(error) => match takes_nothing(&error) {
+                None => return Err(error),
+                Some(why) => {
+                    log::warn!("nothing is cached of {digest}: {error}: {why}");
+                    (None, Chunks::new())
+                }
+            },
+        };
         let blob = Arc::new_cyclic(|me| Self {
             cache: Arc::clone(cache),
+            number: cache.blobs.fetch_add(1, Ordering::Relaxed),
             dir: dir.into(),
             digest,
             size,
-            data,
-            map,
+            files,
             table: Table::new(count, &chunks, PRESENT),
             changing: Mutex::default(),
             me: Weak::clone(me),
@@ -135,6 +181,10 @@ impl StoredBlob {
 
     /// Removes a chunk because a checksum of the blob shows that it is wrong, and returns which server brought it.
     pub(super) fn distrust(&self, chunk: u32) -> Option<Server> {
+        let unstored = self.cache.unstored.lock().remove((self.number, chunk));
+        if unstored.is_some() {
+            return unstored;
+        }
         let server = self.table.get(chunk)?.server.load(Ordering::Relaxed);
         let mut change = self.change(chunk)?;
         self.remove(&mut change).then(|| {
@@ -180,28 +230,65 @@ impl StoredBlob {
         }
         let after = (before & !(PRESENT | CHECKED | USED)).wrapping_add(GENERATION);
         state.store(after, Ordering::Release);
-        if let Err(error) = self.map.note(change.chunk, None) {
-            log::warn!(
-                "cannot note what was evicted from {}: {error}",
-                self.dir.display()
-            );
-        }
-        let range = self.range(change.chunk);
-        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let (start, len) = (
-            range.start.cast_signed(),
-            (range.end - range.start).cast_signed(),
-        );
-        if let Err(error) = fallocate(&self.data, flags, start, len) {
-            log::warn!("cannot evict from {}: {error}", self.dir.display());
+        if let Some(files) = self.written() {
+            self.erase(files, change.chunk);
         }
         self.cache.release();
         true
     }
 
+    fn erase(&self, files: &Files, chunk: u32) {
+        let dir = self.dir.display();
+        if let Err(error) = files.map.note(chunk, None) {
+            log::warn!("cannot note what was evicted from {dir}: {error}");
+        }
+        let range = self.range(chunk);
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let (start, len) = (
+            range.start.cast_signed(),
+            (range.end - range.start).cast_signed(),
+        );
+        if let Err(error) = fallocate(&files.data, flags, start, len) {
+            log::warn!("cannot evict from {dir}: {error}");
+        }
+    }
+
+    /// Returns the files if they can be written.
+    fn written(&self) -> Option<&Files> {
+        self.files.as_ref().filter(|files| files.map.can_write())
+    }
+
+    /// Returns whether it keeps what is fetched.
+    pub(super) fn keeps(&self) -> bool {
+        self.written().is_some()
+    }
+
     /// Reads a part of a chunk that is there; returns `false` if it is not (any more).
     pub(super) fn read(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> bool {
-        let Some(slot) = self.table.get(chunk) else {
+        self.read_stored(chunk, offset, buffer) || self.read_unstored(chunk, offset, buffer)
+    }
+
+    /// Returns whether a chunk need not be fetched.
+    pub(super) fn is_here(&self, chunk: u32) -> bool {
+        let name = (self.number, chunk);
+        self.has(chunk) || self.cache.unstored.lock().get(name).is_some()
+    }
+
+    /// The same for a chunk that could not be written.
+    fn read_unstored(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> bool {
+        let content = self.cache.unstored.lock().get((self.number, chunk));
+        let Some(content) = content else {
+            return false;
+        };
+        let at = usize::try_from(offset - self.range(chunk).start).unwrap_or(usize::MAX);
+        let part = at
+            .checked_add(buffer.len())
+            .and_then(|end| content.get(at..end));
+        part.map(|part| buffer.copy_from_slice(part)).is_some()
+    }
+
+    fn read_stored(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> bool {
+        let (Some(slot), Some(files)) = (self.table.get(chunk), &self.files) else {
             return false;
         };
         let state = &slot.state;
@@ -212,7 +299,7 @@ impl StoredBlob {
         if before & CHECKED == 0 && !self.check(chunk, slot, before) {
             return false;
         }
-        let read = self.data.read_exact_at(buffer, offset);
+        let read = files.data.read_exact_at(buffer, offset);
         // Nothing of the read may move behind this look at the state.
         std::sync::atomic::fence(Ordering::Acquire);
         let after = state.load(Ordering::Acquire);
@@ -256,7 +343,8 @@ impl StoredBlob {
         let range = self.range(chunk);
         let len = usize::try_from(range.end - range.start).unwrap_or(0);
         let mut content = vec![0; len];
-        self.data.read_exact_at(&mut content, range.start)?;
+        let files = self.files.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        files.data.read_exact_at(&mut content, range.start)?;
         Ok(content)
     }
 
@@ -265,19 +353,22 @@ impl StoredBlob {
         let Some(_change) = self.change(chunk).filter(|_| !self.has(chunk)) else {
             return;
         };
-        if !self.cache.reserve() {
-            self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
+        let Some(files) = self.written().filter(|_| self.cache.reserve()) else {
+            self.keep_unstored(chunk, content, from);
             return;
-        }
+        };
         let crc = crc32c(content);
-        let wrote = self.data.write_all_at(content, self.range(chunk).start);
-        let noted = wrote.and_then(|()| self.map.note(chunk, Some(crc)));
+        let wrote = files.data.write_all_at(content, self.range(chunk).start);
+        let noted = wrote.and_then(|()| files.map.note(chunk, Some(crc)));
         if let Err(error) = noted {
-            log::warn!("cannot cache in {}: {error}", self.dir.display());
+            if !self.cache.fails.swap(true, Ordering::Relaxed) {
+                log::warn!("cannot cache in {}: {error}", self.dir.display());
+            }
             self.cache.release();
-            self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
+            self.keep_unstored(chunk, content, from);
             return;
         }
+        self.cache.fails.store(false, Ordering::Relaxed);
         let slot = self.table.make(chunk);
         slot.crc.store(crc, Ordering::Release);
         let server = u8::try_from(from.0).unwrap_or(u8::MAX);
@@ -285,6 +376,12 @@ impl StoredBlob {
         slot.state
             .fetch_or(PRESENT | CHECKED | USED, Ordering::AcqRel);
         self.cache.stored(Weak::clone(&self.me), chunk);
+    }
+
+    fn keep_unstored(&self, chunk: u32, content: &[u8], from: Server) {
+        self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
+        let name = (self.number, chunk);
+        self.cache.unstored.lock().keep(name, content, from);
     }
 
     /// Returns how many chunks are there.
@@ -326,6 +423,7 @@ impl Receiver for StoredBlob {
 impl Drop for StoredBlob {
     fn drop(&mut self) {
         let bytes = self.present() * u64::from(self.config().chunk_bytes);
+        self.cache.unstored.lock().forget(self.number);
         self.cache.closed(&self.dir, bytes);
     }
 }

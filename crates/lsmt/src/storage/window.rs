@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::ReadAt;
+use super::{Expected, ReadAt};
 use crate::num::wide;
 
 /// The bytes between two places of something larger.
@@ -31,5 +31,11 @@ impl<R: ReadAt> ReadAt for Window<R> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.inner.read_at(buffer, self.range.start + offset)
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        let at = |byte: u64| self.range.start.saturating_add(byte).min(self.range.end);
+        let inner = ranges.iter().map(|range| at(range.start)..at(range.end));
+        self.inner.expect(&inner.collect::<Vec<_>>())
     }
 }

@@ -82,7 +82,7 @@ impl Inner {
         // Without a server each piece would come back at once; when there is one again, they are given to it.
         while state.engine.any_up() {
             let gap_bytes = self.cheap_gap(state);
-            let Some(job) = state.jobs.jobs.get_mut(&id) else {
+            let Some(job) = state.jobs.jobs.get_mut(&id).filter(|job| !job.parked) else {
                 return;
             };
             let piece_bytes = job
@@ -172,6 +172,7 @@ impl Inner {
         landed: &[Landed],
     ) {
         let any_up = state.engine.any_up();
+        let origin_returns = state.servers.last().is_some_and(|origin| origin.returns);
         let State { jobs, fault, .. } = state;
         let Some((id, job)) = jobs.ended(ticket) else {
             return;
@@ -188,6 +189,11 @@ impl Inner {
             },
             Verdict::Away if !any_up => job.wait_for_servers(key),
             Verdict::Late => job.wait_for_servers(key),
+            // The servers before it have said that they do not have it.
+            Verdict::Away if origin_returns => {
+                job.wait_for_servers(key);
+                job.parked = true;
+            }
             Verdict::Absent | Verdict::Failed | Verdict::Wrong | Verdict::Busy | Verdict::Away => {
                 failed(job);
             }
@@ -235,19 +241,27 @@ impl Inner {
         let now = self.now();
         let mut state = self.state.lock();
         let was_up = state.engine.any_up();
-        let server = &mut state.servers[server];
-        server.returns = false;
-        for peer in server.peers {
+        let is_origin = server + 1 == state.servers.len();
+        let returned = &mut state.servers[server];
+        returned.returns = false;
+        for peer in returned.peers {
             if !state.engine.is_up(peer) {
                 state.engine.on_peer_up(now, peer, None);
             }
         }
-        if !was_up {
+        if is_origin {
+            self.origin.notify_all();
+        }
+        if !was_up || is_origin {
             let otherwise = || Fault::new(FaultKind::Away, "no server can be reached");
             let fault = state.fault.clone().unwrap_or_else(otherwise);
             let ids: Vec<_> = state.jobs.jobs.keys().copied().collect();
             for id in ids {
                 if let Some(job) = state.jobs.jobs.get_mut(&id) {
+                    if was_up && !job.parked {
+                        continue;
+                    }
+                    job.parked = false;
                     job.outage(&fault);
                     if job.is_done() {
                         job.ended.tell();
