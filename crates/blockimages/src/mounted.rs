@@ -1,6 +1,9 @@
 //! The file system in an exported file, mounted.
 //!
-//! An EROFS is mounted of the file itself. An ext4, which overlaybd's convertor makes, needs a loop device.
+//! An EROFS is mounted of the file itself. An ext4, which overlaybd's convertor makes, needs a loop device, and can be
+//! written to if the file can.
+
+mod check;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -55,6 +58,16 @@ impl FileSystemKind {
     }
 }
 
+/// Whether files of a mounted file system can be more than files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Power {
+    /// Set-user-id bits and device files have no effect.
+    #[default]
+    None,
+    /// They have: for the root of a container, which no other user of the machine gets to.
+    Honoured,
+}
+
 /// A mounted file system, unmounted when this is dropped.
 #[derive(Debug)]
 pub struct MountedImage {
@@ -87,6 +100,47 @@ impl MountedImage {
         let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some(source), &dir, Some(kind.name()), flags, options)
             .map_err(|error| file("mounting the file system of the image on", at)(error.into()))?;
+        Ok(Self { dir })
+    }
+
+    /// Mounts the ext4 in a file, to be written to. One that was not unmounted, because the machine lost its power, is
+    /// checked before (`e2fsck -p`). What is deleted in it is discarded.
+    ///
+    /// # Errors
+    /// If there is no ext4 in the file, it is damaged, or the kernel refuses: without root, or without loop devices.
+    pub fn mount_writable(image: &Path, at: &Path, power: Power) -> Result<Self, ImageError> {
+        let dir = at.canonicalize();
+        let dir = dir.map_err(file("looking for the mount point", at))?;
+        let opened = File::options().read(true).write(true).open(image);
+        let opened = opened.map_err(file("opening", image))?;
+        let kind = FileSystemKind::of(&opened).map_err(file("reading", image))?;
+        if kind != FileSystemKind::Ext4 {
+            return Err(ImageError::NotWritable(image.to_owned()));
+        }
+        // One that is there has the same file system mounted elsewhere.
+        let found =
+            LoopDevice::found(&opened).map_err(file("looking for loop devices of", image))?;
+        let device = match found {
+            Some(device) => device,
+            None => {
+                let device = LoopDevice::writable(&opened);
+                let device = device.map_err(file("making a loop device of", image))?;
+                check::check_if_needed(device.device(), device.path())?;
+                device
+            }
+        };
+        let flags = match power {
+            Power::None => MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+            Power::Honoured => MsFlags::empty(),
+        };
+        mount(
+            Some(device.path()),
+            &dir,
+            Some(kind.name()),
+            flags,
+            Some("discard"),
+        )
+        .map_err(|error| file("mounting the file system of the image on", at)(error.into()))?;
         Ok(Self { dir })
     }
 

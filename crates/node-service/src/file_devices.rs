@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use blockimages::{FileSystemKind, MountedImage};
+use blockimages::{FileSystemKind, MountedImage, Power};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use yolofs::Busy;
@@ -155,6 +155,7 @@ fn mount_spec(spec: &DeviceSpec) -> MountSpec {
         label: None,
         nic: None,
         image: Some(spec.options.clone()),
+        writable: spec.writable,
     }
 }
 
@@ -162,7 +163,14 @@ fn mount_file_system(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
     if has_file_system(dir) {
         return Ok(());
     }
-    let mounted = MountedImage::mount(&spec.file(), dir);
+    let power = match spec.suid_dev {
+        true => Power::Honoured,
+        false => Power::None,
+    };
+    let mounted = match spec.writable {
+        true => MountedImage::mount_writable(&spec.file(), dir, power),
+        false => MountedImage::mount(&spec.file(), dir),
+    };
     let mounted =
         mounted.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
     mounted.leave();
@@ -204,6 +212,7 @@ fn view(spec: &DeviceSpec, mount: Option<&MountView>) -> DeviceView {
         cached_bytes: image.cached_bytes,
         start: Some(image.start),
         size: std::fs::metadata(spec.file()).map_or(0, |about| about.len()),
+        writable: spec.writable,
         requests: served.requests.get("read").copied().unwrap_or(0),
         bytes_read: served.hit_bytes + served.fallthrough_bytes,
         ..DeviceStatus::default()

@@ -5,12 +5,16 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 /// What hands out numbers of devices that nobody uses.
 const CONTROL: &str = "/dev/loop-control";
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+/// Has an entry for each block device.
+const DEVICES: &str = "/sys/block";
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -44,15 +48,43 @@ struct Info {
     init: [u64; 2],
 }
 
-/// A loop device, to be read only. It is free again when this and all that is mounted of it is gone.
+impl Default for Info {
+    fn default() -> Self {
+        Self {
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags: 0,
+            file_name: [0; 64],
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+        }
+    }
+}
+
+/// A loop device. It is free again when this and all that is mounted of it is gone.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
-    _device: File,
+    device: File,
+}
+
+/// Whether a loop device can be written to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Reading,
+    Writing,
 }
 
 impl LoopDevice {
-    /// Makes one of a file. Reads go past the page cache of the file: that of the device has what was read.
+    /// Makes one of a file, to be read only. Reads go past the page cache of the file: that of the device has what was
+    /// read.
     ///
     /// # Errors
     /// If there are no loop devices, or the kernel refuses: without root, or if the file cannot be read directly.
@@ -64,18 +96,52 @@ impl LoopDevice {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn of(file: impl AsFd) -> io::Result<Self> {
+        Self::make(&file, Use::Reading)
+    }
+
+    /// Makes one of a file, whose content is changed by what is written to the device: past the page cache of the file.
+    /// Two devices of one file would each have a cache that the other does not know: look for [one](Self::found) first.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn writable(file: &File) -> io::Result<Self> {
+        Self::make(file, Use::Writing)
+    }
+
+    /// Finds the device of a file that there is already.
+    ///
+    /// # Errors
+    /// If it is not known which devices there are.
+    pub fn found(file: &File) -> io::Result<Option<Self>> {
+        let wanted = file.metadata()?;
+        for entry in std::fs::read_dir(DEVICES)? {
+            let entry = entry?;
+            // Only devices that are in use have this directory.
+            if !entry.path().join("loop").is_dir() {
+                continue;
+            }
+            let path = Path::new("/dev").join(entry.file_name());
+            // Another one may have ended meanwhile.
+            let Ok(device) = File::options().read(true).write(true).open(&path) else {
+                continue;
+            };
+            let of = status(&device);
+            if of.is_ok_and(|of| (of.device, of.inode) == (wanted.dev(), wanted.ino())) {
+                return Ok(Some(Self { path, device }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn make(file: &impl AsFd, purpose: Use) -> io::Result<Self> {
         let control = File::options().read(true).write(true).open(CONTROL)?;
         let mut attempt = 0;
         loop {
             let path = PathBuf::from(format!("/dev/loop{}", free_number(&control)?));
-            let device = File::open(&path)?;
-            match configure(&device, &file) {
-                Ok(()) => {
-                    return Ok(Self {
-                        path,
-                        _device: device,
-                    });
-                }
+            let is_written = purpose == Use::Writing;
+            let device = File::options().read(true).write(is_written).open(&path)?;
+            match configure(&device, file, purpose) {
+                Ok(()) => return Ok(Self { path, device }),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => {
                     attempt += 1;
                 }
@@ -86,8 +152,14 @@ impl LoopDevice {
 
     /// Returns its path.
     #[must_use]
-    pub fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns it, open.
+    #[must_use]
+    pub const fn device(&self) -> &File {
+        &self.device
     }
 }
 
@@ -100,25 +172,36 @@ fn free_number(control: &File) -> io::Result<i32> {
     }
 }
 
-fn configure(device: &File, file: &impl AsFd) -> io::Result<()> {
+/// Returns which file a device is of.
+fn status(device: &File) -> io::Result<Info> {
+    let mut info = Info::default();
+    // SAFETY: the structure has the kernel's layout, lives through the call, and is only written to; the descriptor is
+    // borrowed and open.
+    let result = unsafe {
+        libc::ioctl(
+            device.as_raw_fd(),
+            LOOP_GET_STATUS64 as libc::Ioctl,
+            &raw mut info,
+        )
+    };
+    match result {
+        0 => Ok(info),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn configure(device: &File, file: &impl AsFd, purpose: Use) -> io::Result<()> {
+    let access = match purpose {
+        Use::Reading => LO_FLAGS_READ_ONLY,
+        Use::Writing => 0,
+    };
     let config = Config {
         // A descriptor is never negative.
         fd: file.as_fd().as_raw_fd().cast_unsigned(),
         block_size: 0, // that of the file
         info: Info {
-            device: 0,
-            inode: 0,
-            rdevice: 0,
-            offset: 0,
-            size_limit: 0,
-            number: 0,
-            encrypt_type: 0,
-            encrypt_key_size: 0,
-            flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO,
-            file_name: [0; 64],
-            crypt_name: [0; 64],
-            encrypt_key: [0; 32],
-            init: [0; 2],
+            flags: access | LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO,
+            ..Info::default()
         },
         reserved: [0; 8],
     };

@@ -114,6 +114,7 @@ impl NodeBlockImages {
             at,
             erofs: Some(erofs.clone()),
             writable: false,
+            suid_dev: false,
             store: self.store.clone(),
             options: self.options.clone(),
         };
