@@ -111,24 +111,7 @@ impl MountedImage {
     pub fn mount_writable(image: &Path, at: &Path, power: Power) -> Result<Self, ImageError> {
         let dir = at.canonicalize();
         let dir = dir.map_err(file("looking for the mount point", at))?;
-        let opened = File::options().read(true).write(true).open(image);
-        let opened = opened.map_err(file("opening", image))?;
-        let kind = FileSystemKind::of(&opened).map_err(file("reading", image))?;
-        if kind != FileSystemKind::Ext4 {
-            return Err(ImageError::NotWritable(image.to_owned()));
-        }
-        // One that is there has the same file system mounted elsewhere.
-        let found =
-            LoopDevice::found(&opened).map_err(file("looking for loop devices of", image))?;
-        let device = match found {
-            Some(device) => device,
-            None => {
-                let device = LoopDevice::writable(&opened);
-                let device = device.map_err(file("making a loop device of", image))?;
-                check::check_if_needed(device.device(), device.path())?;
-                device
-            }
-        };
+        let device = device_of(image, LoopDevice::writable)?;
         let flags = match power {
             Power::None => MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
             Power::Honoured => MsFlags::empty(),
@@ -136,7 +119,7 @@ impl MountedImage {
         mount(
             Some(device.path()),
             &dir,
-            Some(kind.name()),
+            Some(FileSystemKind::Ext4.name()),
             flags,
             Some("discard"),
         )
@@ -148,6 +131,83 @@ impl MountedImage {
     pub fn leave(self) {
         std::mem::forget(self);
     }
+}
+
+/// A block device of an exported file with an ext4, for somebody who mounts it later.
+#[derive(Clone, Debug)]
+pub struct FileDevice {
+    path: PathBuf,
+}
+
+impl FileDevice {
+    /// Makes it, or finds it. A file system that was not unmounted is checked before, as by
+    /// [`MountedImage::mount_writable`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach(image: &Path) -> Result<Self, ImageError> {
+        let device = device_of(image, LoopDevice::lasting)?;
+        let path = device.path().to_owned();
+        Ok(Self { path })
+    }
+
+    /// Finds the one of a file, if there is one.
+    ///
+    /// # Errors
+    /// If it is not known which devices there are.
+    pub fn found(image: &Path) -> Result<Option<Self>, ImageError> {
+        let found = find(image)?.map(|device| Self {
+            path: device.path().to_owned(),
+        });
+        Ok(found)
+    }
+
+    /// Frees the one of a file, if there is one: as soon as nobody has it open or mounted any more.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn detach(image: &Path) -> Result<(), ImageError> {
+        let freed = find(image)?.map_or(Ok(()), LoopDevice::free);
+        freed.map_err(file("freeing the loop device of", image))
+    }
+
+    /// Returns its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn find(image: &Path) -> Result<Option<LoopDevice>, ImageError> {
+    let opened = File::open(image).map_err(file("opening", image))?;
+    LoopDevice::found(&opened, image).map_err(file("looking for loop devices of", image))
+}
+
+/// Returns the block device of a file with an ext4 that can be written to.
+fn device_of(
+    image: &Path,
+    make: impl FnOnce(&File) -> std::io::Result<LoopDevice>,
+) -> Result<LoopDevice, ImageError> {
+    let opened = File::options().read(true).write(true).open(image);
+    let opened = opened.map_err(file("opening", image))?;
+    let kind = FileSystemKind::of(&opened).map_err(file("reading", image))?;
+    if kind != FileSystemKind::Ext4 {
+        return Err(ImageError::NotWritable(image.to_owned()));
+    }
+    // One that is there may have the file system mounted elsewhere. A second one would have a cache of its own.
+    let found =
+        LoopDevice::found(&opened, image).map_err(file("looking for loop devices of", image))?;
+    if let Some(device) = found {
+        return Ok(device);
+    }
+    let device = make(&opened).map_err(file("making a loop device of", image))?;
+    if let Err(error) = check::check_if_needed(device.device(), device.path()) {
+        if let Err(error) = device.free() {
+            log::warn!("a loop device of {} stays: {error}", image.display());
+        }
+        return Err(error);
+    }
+    Ok(device)
 }
 
 impl Drop for MountedImage {

@@ -36,6 +36,10 @@ pub struct DeviceSpec {
     /// container. Left out unless requested: earlier releases refuse it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suid_dev: bool,
+    /// Whether a file that is written to has a loop device, too, for somebody who mounts the ext4 in it by himself. Left
+    /// out unless requested.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub loop_device: bool,
     /// Where plans of starts are kept; absolute.
     pub store: PathBuf,
     /// How the image is opened.
@@ -101,6 +105,10 @@ impl DeviceSpec {
             "suid_dev is for a file system that is mounted to be written to: say writable, and where it is mounted"
         );
         ensure!(
+            !self.loop_device || (is_file && self.writable && self.erofs.is_none()),
+            "a loop device is made of a file that is written to, and that is not mounted: it would be mounted twice"
+        );
+        ensure!(
             !(self.writable && self.options.record),
             "the start of what is written to is not recorded: leave `record` out"
         );
@@ -140,6 +148,9 @@ pub struct DeviceView {
     /// Where the EROFS in it is mounted, if it is.
     #[serde(default)]
     pub erofs: Option<PathBuf>,
+    /// The loop device, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_device: Option<PathBuf>,
     /// As of a mount: `starting`, `serving`, `restarting` or `failed`.
     pub state: MountState,
     /// The process that serves it.
@@ -262,6 +273,7 @@ mod tests {
         spec(r#", "kind": "file", "erofs": "/mnt""#).unwrap();
         spec(r#", "kind": "ublk", "writable": true"#).unwrap();
         spec(r#", "kind": "file", "writable": true"#).unwrap();
+        spec(r#", "kind": "file", "writable": true, "loop_device": true"#).unwrap();
         spec(r#", "kind": "file", "erofs": "/mnt", "writable": true, "suid_dev": true"#).unwrap();
         for wrong in [
             "",
@@ -271,6 +283,9 @@ mod tests {
             r#", "kind": "file", "erofs": "mnt""#,
             r#", "kind": "file", "erofs": "/mnt", "suid_dev": true"#,
             r#", "kind": "file", "writable": true, "suid_dev": true"#,
+            r#", "kind": "file", "loop_device": true"#,
+            r#", "kind": "nbd", "writable": true, "loop_device": true"#,
+            r#", "kind": "file", "writable": true, "loop_device": true, "erofs": "/mnt""#,
             r#", "kind": "file", "writable": true, "options": {"record": true}"#,
             r#", "kind": "nbd", "options": {"cache": "cache"}"#,
             r#", "kind": "nbd", "color": 1"#,

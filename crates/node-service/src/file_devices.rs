@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use blockimages::{FileSystemKind, MountedImage, Power};
+use blockimages::{FileDevice, FileSystemKind, ImageError, MountedImage, Power};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use yolofs::Busy;
@@ -49,7 +49,11 @@ impl Owner {
             }
             mount_file_system(spec, dir)
         });
-        if let Err(error) = mounted.transpose() {
+        let mounted = mounted.transpose().and_then(|_| match spec.loop_device {
+            true => FileDevice::attach(&spec.file()).map(drop).map_err(invalid),
+            false => Ok(()),
+        });
+        if let Err(error) = mounted {
             if made.new {
                 let _unmounted = self.unmount_at(&RunDir::id_of(&spec.at), Busy::Lazy);
             }
@@ -90,7 +94,15 @@ impl Owner {
                 }
             }
         }
-        match self.unmount_at(&RunDir::id_of(&spec.at), Busy::Wait) {
+        let id = RunDir::id_of(&spec.at);
+        if spec.loop_device
+            && self.visible_at(&id).is_some()
+            && let Err(error) = FileDevice::detach(&spec.file())
+        {
+            let why = anyhow::Error::from(error);
+            return Err(why.context(format!("detaching {}", spec.name)).into());
+        }
+        match self.unmount_at(&id, Busy::Wait) {
             // Somebody has unmounted it already.
             Ok(()) | Err(NodeError::Unknown(_)) => {}
             Err(error) => return Err(error),
@@ -171,10 +183,12 @@ fn mount_file_system(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
         true => MountedImage::mount_writable(&spec.file(), dir, power),
         false => MountedImage::mount(&spec.file(), dir),
     };
-    let mounted =
-        mounted.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
-    mounted.leave();
+    mounted.map_err(invalid)?.leave();
     Ok(())
+}
+
+fn invalid(error: ImageError) -> NodeError {
+    NodeError::Invalid(format!("{:#}", anyhow::Error::from(error)))
 }
 
 /// Unmounts the file system of a file that nobody serves any more.
@@ -217,7 +231,12 @@ fn view(spec: &DeviceSpec, mount: Option<&MountView>) -> DeviceView {
         bytes_read: served.hit_bytes + served.fallthrough_bytes,
         ..DeviceStatus::default()
     });
+    let found = match spec.loop_device {
+        true => FileDevice::found(&spec.file()).ok().flatten(),
+        false => None,
+    };
     DeviceView {
+        loop_device: found.map(|device| device.path().to_owned()),
         pid: mount.status.pid,
         restarts: mount.restarts,
         last_gap_ms: mount.last_gap_ms,

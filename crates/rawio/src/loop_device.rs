@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 const CONTROL: &str = "/dev/loop-control";
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+const LOOP_CLR_FD: libc::c_ulong = 0x4c01;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
 /// Has an entry for each block device.
 const DEVICES: &str = "/sys/block";
@@ -75,11 +77,13 @@ pub struct LoopDevice {
     device: File,
 }
 
-/// Whether a loop device can be written to.
+/// What a loop device is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Reading,
     Writing,
+    /// Writing, by somebody who opens it later.
+    Lasting,
 }
 
 impl LoopDevice {
@@ -108,16 +112,40 @@ impl LoopDevice {
         Self::make(file, Use::Writing)
     }
 
-    /// Finds the device of a file that there is already.
+    /// Makes one like [`writable`](Self::writable) that stays until it is [freed](Self::free), whoever has it open.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lasting(file: &File) -> io::Result<Self> {
+        Self::make(file, Use::Lasting)
+    }
+
+    /// Frees it, as soon as nobody has it open or mounted any more.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn free(self) -> io::Result<()> {
+        // SAFETY: the request has no argument, and the descriptor is borrowed and open.
+        let result = unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_CLR_FD as libc::Ioctl) };
+        match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Finds the device of a file that there is already; its name is that of `path`.
     ///
     /// # Errors
     /// If it is not known which devices there are.
-    pub fn found(file: &File) -> io::Result<Option<Self>> {
-        let wanted = file.metadata()?;
+    pub fn found(file: &File, path: &Path) -> io::Result<Option<Self>> {
+        let (wanted, name) = (file.metadata()?, path.file_name());
         for entry in std::fs::read_dir(DEVICES)? {
             let entry = entry?;
-            // Only devices that are in use have this directory.
-            if !entry.path().join("loop").is_dir() {
+            // Only devices that are in use have it. Of those of other files nothing is asked, which may take a while.
+            let Ok(of) = std::fs::read(entry.path().join("loop/backing_file")) else {
+                continue;
+            };
+            if !name.is_some_and(|name| of.trim_ascii_end().ends_with(name.as_bytes())) {
                 continue;
             }
             let path = Path::new("/dev").join(entry.file_name());
@@ -138,7 +166,7 @@ impl LoopDevice {
         let mut attempt = 0;
         loop {
             let path = PathBuf::from(format!("/dev/loop{}", free_number(&control)?));
-            let is_written = purpose == Use::Writing;
+            let is_written = purpose != Use::Reading;
             let device = File::options().read(true).write(is_written).open(&path)?;
             match configure(&device, file, purpose) {
                 Ok(()) => return Ok(Self { path, device }),
@@ -191,16 +219,17 @@ fn status(device: &File) -> io::Result<Info> {
 }
 
 fn configure(device: &File, file: &impl AsFd, purpose: Use) -> io::Result<()> {
-    let access = match purpose {
-        Use::Reading => LO_FLAGS_READ_ONLY,
-        Use::Writing => 0,
+    let how = match purpose {
+        Use::Reading => LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR,
+        Use::Writing => LO_FLAGS_AUTOCLEAR,
+        Use::Lasting => 0,
     };
     let config = Config {
         // A descriptor is never negative.
         fd: file.as_fd().as_raw_fd().cast_unsigned(),
         block_size: 0, // that of the file
         info: Info {
-            flags: access | LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO,
+            flags: how | LO_FLAGS_DIRECT_IO,
             ..Info::default()
         },
         reserved: [0; 8],

@@ -47,8 +47,18 @@ impl Source {
         Self::at(lab, archive, Registry::start(Kind::Docker))
     }
 
+    /// Makes an image with an ext4, which can be written to.
+    pub(crate) fn with_ext4(lab: &Lab) -> Self {
+        let archive = archive(lab, NOISE);
+        Self::converted(lab, &archive, Registry::start(Kind::Docker), "ext4")
+    }
+
     /// Does the same with a registry of any kind.
     pub(crate) fn at(lab: &Lab, archive: &Path, registry: Registry) -> Self {
+        Self::converted(lab, archive, registry, "erofs")
+    }
+
+    fn converted(lab: &Lab, archive: &Path, registry: Registry, file_system: &str) -> Self {
         let image = format!("docker-archive:{}", archive.display());
         let to = format!("{}/small:block", registry.host());
         let (name, password) = USER;
@@ -57,7 +67,7 @@ impl Source {
         fs::write(docker.join("config.json"), login.to_string()).unwrap();
         let mut convert = lab.yolofs();
         convert.env("DOCKER_CONFIG", docker);
-        convert.args(["block", "convert", &image]);
+        convert.args(["block", "convert", "--fs", file_system, &image]);
         ok(convert
             .arg(lab.path("converted"))
             .args(["--name", "small", "--push", &to]));

@@ -3,6 +3,7 @@
 //! An image is described in `<root>/devices/<number>`, where the number is that of the snapshot of its topmost layer.
 //! The node mounts it there, fetches its blobs on demand, and keeps it until that snapshot is removed.
 
+mod own;
 mod places;
 mod retired;
 mod whence;
@@ -20,17 +21,23 @@ use blocks::Digest;
 use node_api::client::{CallError, NodeClient};
 use node_api::device::{DeviceKind, DeviceSpec, DeviceView};
 use node_api::image::{ImageSpec, Prefetch, RegistrySpec, StartPlanState};
-use snapshotter::{BlockDir, BlockImages, Snapshot, SnapshotId};
+use snapshotter::{
+    BlockDir, BlockError, BlockImages, DeviceForm, OwnDevice, Snapshot, SnapshotId, Usage,
+};
 
 use super::first_boot::FirstBootsHand;
 use host::interrupt::Interrupt;
 use host::mount_table::kind_at;
 use host::run_dir::RunDir;
 use layers::patient_node::PatientClient;
+pub(super) use places::DeviceId;
 use places::DevicePlaces;
 use rawio::private;
 pub(super) use retired::Retired;
 use whence::Whence;
+
+/// What is said if there is no node.
+const NOBODY: &str = "no node runs, which would serve it: start yolofs node";
 
 /// How long a node that went away may take to come back: its keeper starts it again at once.
 const COMES_BACK: Duration = Duration::from_secs(10);
@@ -98,8 +105,14 @@ impl NodeBlockImages {
         &self.retired
     }
 
-    fn serve(&self, layers: &[BlockDir], container: Option<&Snapshot>) -> anyhow::Result<PathBuf> {
+    /// Has layers served, and returns where their file system is mounted, and what the node says of it if it does.
+    fn serve(
+        &self,
+        layers: &[BlockDir],
+        container: Option<&Snapshot>,
+    ) -> anyhow::Result<(PathBuf, Option<DeviceView>)> {
         let top = layers.first().context("an image without layers")?.id;
+        let top = DeviceId::Layers(top);
         let image = self.places.of(top);
         let [at, erofs] = self.places.mounts(top);
         private::keep(&self.places.dir).context("making the directory of devices")?;
@@ -115,6 +128,7 @@ impl NodeBlockImages {
             erofs: Some(erofs.clone()),
             writable: false,
             suid_dev: false,
+            loop_device: false,
             store: self.store.clone(),
             options: self.options.clone(),
         };
@@ -124,14 +138,13 @@ impl NodeBlockImages {
                 if let Some(container) = container {
                     self.follow(container, layers, &attached.device);
                 }
+                return Ok((erofs, Some(attached.device)));
             }
             // Reads wait for the next node and its workers.
             Err(error) if is_mounted(&erofs) => {
                 log::warn!("{}: {error}; using what is mounted", erofs.display());
             }
-            Err(CallError::Nobody(_)) => {
-                anyhow::bail!("no node runs, which would serve it: start yolofs node")
-            }
+            Err(CallError::Nobody(_)) => anyhow::bail!(NOBODY),
             Err(error) => {
                 if is_new {
                     // It may be that the registry was not found, and is asked for again.
@@ -140,7 +153,7 @@ impl NodeBlockImages {
                 return Err(error.into());
             }
         }
-        Ok(erofs)
+        Ok((erofs, None))
     }
 
     /// Has the start of a container made a plan of, if the device records it.
@@ -181,11 +194,32 @@ impl BlockImages for NodeBlockImages {
         layers: &[BlockDir],
         container: Option<&Snapshot>,
     ) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
-        Ok(self.serve(layers, container)?)
+        Ok(self.serve(layers, container)?.0)
     }
 
     fn removed(&self, id: SnapshotId) {
-        self.retired.add(id);
+        self.retired.add(DeviceId::Layers(id));
+    }
+
+    fn device(
+        &self,
+        id: SnapshotId,
+        form: DeviceForm,
+        layers: &[BlockDir],
+    ) -> Result<OwnDevice, BlockError> {
+        Ok(self.serve_own(id, form, layers)?)
+    }
+
+    fn seal(&self, id: SnapshotId, blob: &Path) -> Result<(Digest, u64), BlockError> {
+        Ok(self.seal_own(id, blob)?)
+    }
+
+    fn device_usage(&self, id: SnapshotId) -> Result<Usage, BlockError> {
+        Ok(self.usage_of_own(id)?)
+    }
+
+    fn device_ended(&self, id: SnapshotId) {
+        self.retired.add(DeviceId::Own(id));
     }
 }
 

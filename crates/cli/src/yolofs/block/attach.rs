@@ -101,6 +101,7 @@ fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::R
         erofs: args.erofs.as_deref().map(canonical).transpose()?,
         writable: args.writable,
         suid_dev: false,
+        loop_device: false,
         store: store.absolute(),
         options: ImageSpec {
             plan: !args.no_plan,
