@@ -140,13 +140,19 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Makes it, or finds it. A file system that was not unmounted is checked before, as by
-    /// [`MountedImage::mount_writable`].
+    /// Makes it, or finds it by its name. A file system that was not unmounted is checked before, as by
+    /// [`MountedImage::mount_writable`]. One of that name that is of a file which is gone is freed.
     ///
     /// # Errors
     /// As there.
-    pub fn attach(image: &Path) -> Result<Self, ImageError> {
-        let device = device_of(image, LoopDevice::lasting)?;
+    pub fn attach(image: &Path, name: &str) -> Result<Self, ImageError> {
+        let opened = File::open(image).map_err(file("opening", image))?;
+        for device in named(name, image)? {
+            if !device.is_of(&opened) {
+                free(device, image)?;
+            }
+        }
+        let device = device_of(image, |file| LoopDevice::lasting(file, name))?;
         let path = device.path().to_owned();
         Ok(Self { path })
     }
@@ -162,13 +168,13 @@ impl FileDevice {
         Ok(found)
     }
 
-    /// Frees the one of a file, if there is one: as soon as nobody has it open or mounted any more.
+    /// Frees those with a name, of a file that may be gone: as soon as nobody has them open or mounted any more.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn detach(image: &Path) -> Result<(), ImageError> {
-        let freed = find(image)?.map_or(Ok(()), LoopDevice::free);
-        freed.map_err(file("freeing the loop device of", image))
+    pub fn detach(image: &Path, name: &str) -> Result<(), ImageError> {
+        let mut named = named(name, image)?.into_iter();
+        named.try_for_each(|device| free(device, image))
     }
 
     /// Returns its path.
@@ -176,6 +182,16 @@ impl FileDevice {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+fn named(name: &str, image: &Path) -> Result<Vec<LoopDevice>, ImageError> {
+    LoopDevice::named(name, image).map_err(file("looking for loop devices of", image))
+}
+
+fn free(device: LoopDevice, image: &Path) -> Result<(), ImageError> {
+    device
+        .free()
+        .map_err(file("freeing the loop device of", image))
 }
 
 fn find(image: &Path) -> Result<Option<LoopDevice>, ImageError> {

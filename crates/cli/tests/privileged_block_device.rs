@@ -41,6 +41,10 @@ impl<'a> Running<'a> {
         let label = format!("{LABEL}={form}");
         let run = ["run", "-d", "--snapshotter-label", &label, image, id];
         node.ctr(&[&run[..], &["/bin/sleep", "1000000"]].concat());
+        Self::of(node, id)
+    }
+
+    fn of(node: &'a Node<'_>, id: &'static str) -> Self {
         Self {
             root: PathBuf::from(format!("/proc/{}/root", pid(node, id))),
             node,
@@ -60,6 +64,12 @@ impl<'a> Running<'a> {
     fn write(&self, name: &str, content: &[u8]) {
         let mut file = File::create(self.root.join(name)).unwrap();
         file.write_all(content).unwrap();
+    }
+
+    /// Makes durable what was written.
+    fn sync(&self) {
+        let root = File::open(&self.root).unwrap();
+        nix::unistd::syncfs(&root).unwrap();
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
@@ -299,6 +309,45 @@ fn privileged_debians_containerd_runs_containers_on_devices_of_their_own() {
     container.end();
     commit_and_go_on(&lab, &node, "device-3");
     is_gone(&lab, &node, &image, "device-3");
+}
+
+/// As after a reboot: all that served the device was killed, and no container runs. What was synced is there, and the
+/// file system is checked before it is mounted again.
+#[test]
+fn privileged_a_container_starts_again_on_its_device() {
+    let lab = Lab::new();
+    let mut service = Service::start(&lab);
+    let node = Node::start_today(&lab, &[]);
+    let source = Source::with_ext4(&lab);
+    let image = source.image();
+    pull(&node, &image);
+    for (id, form) in [("device-5", "dir"), ("device-6", "dev")] {
+        let container = Running::start(&node, &image, id, form);
+        change(&container);
+        container.end();
+        node.ctr(&["tasks", "start", "-d", id]);
+        let container = Running::of(&node, id);
+        assert_changed(&container.root);
+        container.write("srv/more", b"more");
+        container.sync();
+        service.kill_all();
+        let _dead = node.try_ctr(&["tasks", "rm", "-f", id]);
+        service.start_again();
+        until("its device to be served", || {
+            let name = own_devices(&lab).pop();
+            name.is_some_and(|name| block_attached::device(&lab, &name)["state"] == "serving")
+        });
+        node.ctr(&["tasks", "start", "-d", id]);
+        let container = Running::of(&node, id);
+        assert_changed(&container.root);
+        assert_eq!(container.read("srv/more"), b"more");
+        container.write("srv/again", b"again");
+        container.end();
+        node.ctr(&["containers", "rm", id]);
+        until("its device to go", || own_devices(&lab).is_empty());
+    }
+    is_removed(&lab, &node, &image);
+    assert!(loop_devices(&node).is_empty(), "{:?}", loop_devices(&node));
 }
 
 /// The same with the block device itself, which containerd mounts.

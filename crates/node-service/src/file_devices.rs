@@ -50,7 +50,9 @@ impl Owner {
             mount_file_system(spec, dir)
         });
         let mounted = mounted.transpose().and_then(|_| match spec.loop_device {
-            true => FileDevice::attach(&spec.file()).map(drop).map_err(invalid),
+            true => FileDevice::attach(&spec.file(), &loop_name(spec))
+                .map(drop)
+                .map_err(invalid),
             false => Ok(()),
         });
         if let Err(error) = mounted {
@@ -95,12 +97,9 @@ impl Owner {
             }
         }
         let id = RunDir::id_of(&spec.at);
-        if spec.loop_device
-            && self.visible_at(&id).is_some()
-            && let Err(error) = FileDevice::detach(&spec.file())
-        {
-            let why = anyhow::Error::from(error);
-            return Err(why.context(format!("detaching {}", spec.name)).into());
+        if spec.loop_device {
+            let detached = FileDevice::detach(&spec.file(), &loop_name(spec));
+            detached.with_context(|| format!("detaching {}", spec.name))?;
         }
         match self.unmount_at(&id, Busy::Wait) {
             // Somebody has unmounted it already.
@@ -185,6 +184,11 @@ fn mount_file_system(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
     };
     mounted.map_err(invalid)?.leave();
     Ok(())
+}
+
+/// Returns what the loop device of a file is called, by which it is found after a restart.
+fn loop_name(spec: &DeviceSpec) -> String {
+    format!("yolofs-{}", RunDir::id_of(&spec.at))
 }
 
 fn invalid(error: ImageError) -> NodeError {

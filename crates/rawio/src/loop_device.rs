@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "neither libc nor nix has LOOP_CONFIGURE")]
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,6 +20,8 @@ const DEVICES: &str = "/sys/block";
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
+/// Bytes of a name, with the zero that ends it.
+const NAME_BYTES: usize = 64;
 /// Somebody else may take the device that was free: how often another one is asked for.
 const ATTEMPTS: u32 = 64;
 
@@ -44,10 +46,16 @@ struct Info {
     encrypt_type: u32,
     encrypt_key_size: u32,
     flags: u32,
-    file_name: [u8; 64],
+    file_name: [u8; NAME_BYTES],
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
     init: [u64; 2],
+}
+
+impl Info {
+    fn is_of(&self, file: &Metadata) -> bool {
+        (self.device, self.inode) == (file.dev(), file.ino())
+    }
 }
 
 impl Default for Info {
@@ -62,7 +70,7 @@ impl Default for Info {
             encrypt_type: 0,
             encrypt_key_size: 0,
             flags: 0,
-            file_name: [0; 64],
+            file_name: [0; NAME_BYTES],
             crypt_name: [0; 64],
             encrypt_key: [0; 32],
             init: [0; 2],
@@ -79,11 +87,11 @@ pub struct LoopDevice {
 
 /// What a loop device is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum Use<'a> {
     Reading,
     Writing,
-    /// Writing, by somebody who opens it later.
-    Lasting,
+    /// Writing, by somebody who opens it later; by this name it is found again.
+    Lasting(&'a str),
 }
 
 impl LoopDevice {
@@ -112,12 +120,30 @@ impl LoopDevice {
         Self::make(file, Use::Writing)
     }
 
-    /// Makes one like [`writable`](Self::writable) that stays until it is [freed](Self::free), whoever has it open.
+    /// Makes one like [`writable`](Self::writable) that stays until it is [freed](Self::free), whoever has it open. It is
+    /// called `name`, of which the first 63 bytes count.
     ///
     /// # Errors
     /// As there.
-    pub fn lasting(file: &File) -> io::Result<Self> {
-        Self::make(file, Use::Lasting)
+    pub fn lasting(file: &File, name: &str) -> io::Result<Self> {
+        Self::make(file, Use::Lasting(name))
+    }
+
+    /// Finds the devices that are called `name`, of files that are called as that of `path`.
+    ///
+    /// # Errors
+    /// If it is not known which devices there are.
+    pub fn named(name: &str, path: &Path) -> io::Result<Vec<Self>> {
+        let name = file_name(name);
+        Self::find(path, |of| of.file_name == name)
+    }
+
+    /// Returns whether it is of this file.
+    #[must_use]
+    pub fn is_of(&self, file: &File) -> bool {
+        let wanted = file.metadata();
+        let is_it = |of: Info| wanted.is_ok_and(|wanted| of.is_of(&wanted));
+        status(&self.device).is_ok_and(is_it)
     }
 
     /// Frees it, as soon as nobody has it open or mounted any more.
@@ -138,7 +164,15 @@ impl LoopDevice {
     /// # Errors
     /// If it is not known which devices there are.
     pub fn found(file: &File, path: &Path) -> io::Result<Option<Self>> {
-        let (wanted, name) = (file.metadata()?, path.file_name());
+        let wanted = file.metadata()?;
+        let found = Self::find(path, |of| of.is_of(&wanted))?;
+        Ok(found.into_iter().next())
+    }
+
+    /// Returns the devices of files that are called as that of `path` and of which that is true.
+    fn find(path: &Path, is_wanted: impl Fn(&Info) -> bool) -> io::Result<Vec<Self>> {
+        let name = path.file_name();
+        let mut found = Vec::new();
         for entry in std::fs::read_dir(DEVICES)? {
             let entry = entry?;
             // Only devices that are in use have it. Of those of other files nothing is asked, which may take a while.
@@ -153,15 +187,14 @@ impl LoopDevice {
             let Ok(device) = File::options().read(true).write(true).open(&path) else {
                 continue;
             };
-            let of = status(&device);
-            if of.is_ok_and(|of| (of.device, of.inode) == (wanted.dev(), wanted.ino())) {
-                return Ok(Some(Self { path, device }));
+            if status(&device).is_ok_and(|of| is_wanted(&of)) {
+                found.push(Self { path, device });
             }
         }
-        Ok(None)
+        Ok(found)
     }
 
-    fn make(file: &impl AsFd, purpose: Use) -> io::Result<Self> {
+    fn make(file: &impl AsFd, purpose: Use<'_>) -> io::Result<Self> {
         let control = File::options().read(true).write(true).open(CONTROL)?;
         let mut attempt = 0;
         loop {
@@ -200,6 +233,14 @@ fn free_number(control: &File) -> io::Result<i32> {
     }
 }
 
+/// Returns a name as the kernel has it.
+fn file_name(name: &str) -> [u8; NAME_BYTES] {
+    let mut bytes = [0; NAME_BYTES];
+    let len = name.len().min(NAME_BYTES - 1);
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    bytes
+}
+
 /// Returns which file a device is of.
 fn status(device: &File) -> io::Result<Info> {
     let mut info = Info::default();
@@ -218,11 +259,15 @@ fn status(device: &File) -> io::Result<Info> {
     }
 }
 
-fn configure(device: &File, file: &impl AsFd, purpose: Use) -> io::Result<()> {
+fn configure(device: &File, file: &impl AsFd, purpose: Use<'_>) -> io::Result<()> {
     let how = match purpose {
         Use::Reading => LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR,
         Use::Writing => LO_FLAGS_AUTOCLEAR,
-        Use::Lasting => 0,
+        Use::Lasting(_) => 0,
+    };
+    let name = match purpose {
+        Use::Lasting(name) => file_name(name),
+        Use::Reading | Use::Writing => [0; NAME_BYTES],
     };
     let config = Config {
         // A descriptor is never negative.
@@ -230,6 +275,7 @@ fn configure(device: &File, file: &impl AsFd, purpose: Use) -> io::Result<()> {
         block_size: 0, // that of the file
         info: Info {
             flags: how | LO_FLAGS_DIRECT_IO,
+            file_name: name,
             ..Info::default()
         },
         reserved: [0; 8],
