@@ -58,6 +58,8 @@ impl<'a> Running<'a> {
         let table = fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap();
         let root: Vec<_> = table.lines().next().unwrap().split(' ').collect();
         assert_eq!(root[1], "/", "{table}");
+        // Programs with set-user-id bits are what they are in any container.
+        assert!(!root[3].contains("nosuid"), "{table}");
         (root[2].to_owned(), root[0].to_owned())
     }
 
@@ -119,6 +121,13 @@ fn loop_devices(node: &Node<'_>) -> Vec<String> {
         .filter(|line| line.contains(&root))
         .map(str::to_owned)
         .collect()
+}
+
+/// Returns whether a loop device is of a file in a mount that is gone.
+fn is_of_nothing(device: &str) -> bool {
+    let name = Path::new(device).file_name().unwrap();
+    let of = Path::new("/sys/block").join(name).join("loop/backing_file");
+    fs::read_to_string(of).is_ok_and(|file| file.trim_end() == "/disk")
 }
 
 /// Has containerd prepare a snapshot with a device, as `ctr` cannot.
@@ -289,6 +298,15 @@ fn privileged_a_container_writes_to_a_device_of_its_own_whoever_dies() {
     fs::remove_file(root.join("srv/6")).unwrap();
     assert_eq!(own_devices(&lab), [name]);
     node.ctr(&["tasks", "rm", "-f", "device-1"]);
+    // A layer that could be pushed, as `nerdctl commit` has it made.
+    let diff = lab.path("diff.tar");
+    let command = node.command(&["snapshots", "diff", "device-1"]);
+    ok(Command::new("sh").args(["-ec", &format!("{command} >{}", diff.display())]));
+    let listed = ok(Command::new("tar").args(["-tzf", diff.to_str().unwrap()]));
+    for name in ["srv/new", "srv/.wh.greeting", "etc/config"] {
+        assert!(listed.lines().any(|line| line == name), "{name}: {listed}");
+    }
+    assert!(!listed.contains("noise"), "{listed}");
     commit_and_go_on(&lab, &node, "device-1");
     is_gone(&lab, &node, &image, "device-1");
 }
@@ -330,6 +348,7 @@ fn privileged_a_container_starts_again_on_its_device() {
         assert_changed(&container.root);
         container.write("srv/more", b"more");
         container.sync();
+        let device = container.mounted().1;
         service.kill_all();
         let _dead = node.try_ctr(&["tasks", "rm", "-f", id]);
         service.start_again();
@@ -339,6 +358,9 @@ fn privileged_a_container_starts_again_on_its_device() {
         });
         node.ctr(&["tasks", "start", "-d", id]);
         let container = Running::of(&node, id);
+        until("what is left of its loop device to go", || {
+            !is_of_nothing(&device)
+        });
         assert_changed(&container.root);
         assert_eq!(container.read("srv/more"), b"more");
         container.write("srv/again", b"again");
