@@ -5,6 +5,7 @@
 
 mod block_attached;
 mod block_containers;
+mod cri;
 mod node;
 
 use std::collections::HashMap;
@@ -21,9 +22,10 @@ use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClien
 use containerd_client::tonic::Request;
 use containerd_client::types::Mount;
 use containerd_client::with_namespace;
+use cri::{Cri, Images, until_pods_are_possible};
 use lab::service::Service;
 use lab::{Lab, noise, ok, output, until};
-use node::Node;
+use node::{Node, archive};
 
 const LABEL: &str = "containerd.io/snapshot/overlaybd.writable";
 /// Where the blob of a committed one is.
@@ -428,4 +430,46 @@ fn privileged_an_image_that_cannot_be_written_to_says_what_can() {
         node.directories() == layers && own_devices(&lab).is_empty()
     });
     is_removed(&lab, &node, &image);
+}
+
+/// Pods have devices where that is set up, and an overlay where there can be none. containerd 2.4 passes no annotation on
+/// as a label.
+#[test]
+fn privileged_pods_write_to_devices_of_their_own() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let archive = archive(&lab, NOISE);
+    let images = Images::new(&lab, &archive);
+    let flags = ["--block-writable", "dir"];
+    let mut node = Node::start_today_for_pods(&lab, &flags, &images.config_of_today(&lab));
+    let source = Source::of(&lab, &archive);
+    let (erofs, ext4) = (source.image(), source.add_ext4(&lab, &archive));
+    let root = "head -n 1 /proc/mounts | cut -d ' ' -f 3";
+    let cri = Cri::of(&node);
+    until_pods_are_possible(&cri);
+    cri.pull(&ext4);
+    cri.pull(&erofs);
+    for (name, image, kind) in [
+        ("device-pod-1", &erofs, "overlay"),
+        ("device-pod-2", &ext4, "ext4"),
+    ] {
+        let pod = cri.pod(name, image);
+        assert_eq!(pod.exec(root), kind, "{name}");
+        pod.remove();
+    }
+    until("its device to go", || own_devices(&lab).is_empty());
+    node.kill_snapshotter();
+    node.start_snapshotter();
+    let pod = cri.pod("device-pod-3", &ext4);
+    pod.exec("echo new >/srv/new; rm /srv/greeting; sync");
+    kill_worker(&lab, &own_devices(&lab)[0]);
+    assert_eq!(pod.exec("cat /srv/new; ls /srv"), "new\nnew\nnoise");
+    pod.remove();
+    until("its device to go", || own_devices(&lab).is_empty());
+    for image in [&ext4, &erofs, &images.pause()] {
+        cri.remove_image(image);
+    }
+    until("all snapshots to go", || node.directories() == 0);
+    until("all devices to go", || devices(&lab).is_empty());
+    assert!(loop_devices(&node).is_empty(), "{:?}", loop_devices(&node));
 }

@@ -77,6 +77,12 @@ pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
     /// Notifies that the snapshot of a layer was removed. Must return at once.
     fn removed(&self, id: SnapshotId);
 
+    /// Returns how containers on these layers, the nearest one first, get a device of their own though no label says so;
+    /// `None` if they get an overlay, as they do unless it is set up otherwise.
+    fn form_by_default(&self, _layers: &[BlockDir]) -> Option<DeviceForm> {
+        None
+    }
+
     /// Returns the device that the snapshot `id` writes to, on a stack of layers, the nearest one first. It is made if it
     /// is not there, and stays until it has [ended](Self::device_ended). Is called whenever the snapshot is mounted.
     ///

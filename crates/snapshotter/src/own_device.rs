@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::Labels;
 
 /// What has a device made for a snapshot.
-const WRITABLE: &str = "containerd.io/snapshot/overlaybd.writable";
+pub(crate) const WRITABLE: &str = "containerd.io/snapshot/overlaybd.writable";
 /// Where the blob of a layer is that was committed; overlaybd's snapshotter says so.
 pub(crate) const COMMITTED: &str = "containerd.io/snapshot/overlaybd.localcommitpath";
 /// The file with the blob of a layer.

@@ -37,6 +37,7 @@ struct Images {
     pulled: Mutex<Option<String>>,
     /// The snapshots whose devices were ended.
     ended: Mutex<Vec<SnapshotId>>,
+    by_default: Mutex<Option<DeviceForm>>,
 }
 
 impl BlockImages for Images {
@@ -79,6 +80,11 @@ impl BlockImages for Images {
             path,
             fs_type: "ext4",
         })
+    }
+
+    fn form_by_default(&self, layers: &[BlockDir]) -> Option<DeviceForm> {
+        assert!(!layers.is_empty());
+        *self.by_default.lock()
     }
 
     fn seal(&self, _id: SnapshotId, blob: &Path) -> Result<(Digest, u64), BlockError> {
@@ -131,6 +137,7 @@ impl Rig {
             removed: Mutex::default(),
             pulled: Mutex::default(),
             ended: Mutex::default(),
+            by_default: Mutex::default(),
         });
         Self { dir, images }
     }
@@ -555,4 +562,38 @@ fn a_device_that_cannot_be_had_leaves_no_snapshot() {
     let refused = snapshotter.prepare("one/11/x", Some(&name(1)), mapped);
     let why = refused.unwrap_err().to_string();
     assert!(why.contains("leave the label out"), "{why}");
+}
+
+#[test]
+fn containers_have_devices_by_default_if_that_is_set_up() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    *rig.images.by_default.lock() = Some(DeviceForm::Dev);
+    // Layers that are unpacked have none.
+    pull(&snapshotter);
+    let mut number = 10;
+    let mut prepare = |parent: Option<&str>, labels: Labels| {
+        number += 1;
+        let key = format!("one/{number}/container");
+        let mounts = snapshotter.prepare(&key, parent, labels).unwrap();
+        mounts[0].fs_type
+    };
+    let image = name(1);
+    assert_eq!(prepare(Some(&image), Labels::new()), "ext4");
+    assert_eq!(prepare(Some(&image), wants("dir")), "bind");
+    assert_eq!(prepare(Some(&image), wants("overlayfs")), "overlay");
+    let mapping = ["uid", "gid"].map(|kind| {
+        let label = format!("containerd.io/snapshot/{kind}mapping");
+        (label, "0:100000:65536".to_owned())
+    });
+    assert_eq!(prepare(Some(&image), mapping.into()), "overlay");
+    assert_eq!(prepare(None, Labels::new()), "bind");
+    // A usual layer above, as of a committed container.
+    snapshotter
+        .prepare("one/8/usual", Some(&image), wants("overlayfs"))
+        .unwrap();
+    snapshotter
+        .commit("one/9/committed", "one/8/usual", Labels::new())
+        .unwrap();
+    assert_eq!(prepare(Some("one/9/committed"), Labels::new()), "overlay");
 }

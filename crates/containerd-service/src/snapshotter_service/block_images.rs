@@ -21,9 +21,8 @@ use blocks::Digest;
 use node_api::client::{CallError, NodeClient};
 use node_api::device::{DeviceKind, DeviceSpec, DeviceView};
 use node_api::image::{ImageSpec, Prefetch, RegistrySpec, StartPlanState};
-use snapshotter::{
-    BlockDir, BlockError, BlockImages, DeviceForm, OwnDevice, Snapshot, SnapshotId, Usage,
-};
+pub use snapshotter::DeviceForm;
+use snapshotter::{BlockDir, BlockError, BlockImages, OwnDevice, Snapshot, SnapshotId, Usage};
 
 use super::first_boot::FirstBootsHand;
 use host::interrupt::Interrupt;
@@ -51,6 +50,9 @@ pub struct BlockImageSettings {
     pub cache_bytes: u64,
     /// What is fetched that nobody has read yet.
     pub background: Prefetch,
+    /// How containers get a device that they write to, on images where that is possible, unless a label says otherwise;
+    /// `None` for an overlay.
+    pub own_device: Option<DeviceForm>,
     /// How registries are talked to.
     pub registry: RegistrySpec,
 }
@@ -63,6 +65,7 @@ pub(super) struct NodeBlockImages {
     whence: Whence,
     store: PathBuf,
     options: ImageSpec,
+    own_device: Option<DeviceForm>,
     retired: Arc<Retired>,
     first_boots: Arc<FirstBootsHand>,
 }
@@ -88,6 +91,7 @@ impl NodeBlockImages {
             node: node(),
             whence: Whence::new(containerd, settings.registry.plain_http),
             store,
+            own_device: settings.own_device,
             options: ImageSpec {
                 cache: Some(cache),
                 cache_bytes: settings.cache_bytes,
@@ -199,6 +203,13 @@ impl BlockImages for NodeBlockImages {
 
     fn removed(&self, id: SnapshotId) {
         self.retired.add(DeviceId::Layers(id));
+    }
+
+    fn form_by_default(&self, layers: &[BlockDir]) -> Option<DeviceForm> {
+        let form = self.own_device?;
+        // One that cannot be served is refused, with the reason, when its overlay is to be mounted.
+        let (dir, _) = self.serve(layers, None).ok()?;
+        own::is_writable(&dir).then_some(form)
     }
 
     fn device(

@@ -2,33 +2,40 @@
 
 use super::State;
 use super::place::Reserved;
+use crate::block::BlockImages;
 use crate::block_layer::BlockLayer;
 use crate::error::{Result, SnapshotError};
 use crate::lowers::Lowers;
 use crate::mapping::Mapping;
 use crate::overlay::{Mount, mountable};
-use crate::own_device::{BLOB_NAME, DeviceForm};
+use crate::own_device::{BLOB_NAME, DeviceForm, WRITABLE};
 use crate::snapshot::{Labels, Snapshot, Stack, Usage};
 use crate::unpacks::unpacks;
 
 impl<L: Lowers> State<L> {
-    /// Returns how a new snapshot gets the device that its labels ask for, on a parent. Without a block image below there
-    /// is none, as in overlaybd's snapshotter.
+    /// Returns how a new snapshot on a parent gets a device of its own, if its labels ask for one or containers have one by
+    /// default. Without a block image below there is none, as in overlaybd's snapshotter.
     ///
     /// # Errors
-    /// If it cannot have one though a block image is below.
+    /// If it cannot have one that its labels ask for, though a block image is below.
     pub(super) fn device_form(
         &self,
         key: &str,
         labels: &Labels,
         on: Option<&Snapshot>,
     ) -> Result<Option<DeviceForm>> {
-        let (Some(form), Some(on), Some(_)) = (DeviceForm::of(labels), on, &self.blocks) else {
+        let (Some(on), Some(blocks)) = (on, &self.blocks) else {
             return Ok(None);
         };
         if unpacks(key, labels) {
             return Ok(None);
         }
+        if !labels.contains_key(WRITABLE) {
+            return self.default_form(&**blocks, labels, on);
+        }
+        let Some(form) = DeviceForm::of(labels) else {
+            return Ok(None);
+        };
         let refused = |why| SnapshotError::NoDevice {
             key: key.to_owned(),
             why,
@@ -49,6 +56,21 @@ impl<L: Lowers> State<L> {
             return Err(refused("its container has user IDs that are mapped"));
         }
         Ok(Some(form))
+    }
+
+    /// Returns how a new snapshot gets a device that nothing is said of. Where it cannot have one it gets an overlay.
+    fn default_form(
+        &self,
+        blocks: &dyn BlockImages,
+        labels: &Labels,
+        on: &Snapshot,
+    ) -> Result<Option<DeviceForm>> {
+        if on.block.is_none() || Mapping::of(|label| labels.get(label))?.is_some() {
+            return Ok(None);
+        }
+        let stack = self.catalog.stack(&on.name)?;
+        let image: Vec<_> = [stack.snapshot].into_iter().chain(stack.parents).collect();
+        Ok(blocks.form_by_default(&self.layers_of(&image)?))
     }
 
     /// Returns what shows the files of a snapshot with a device of its own.

@@ -89,11 +89,9 @@ impl NodeBlockImages {
         let (dir, device) = self.serve(layers, None)?;
         let size = device.and_then(|device| device.served).map(|it| it.size);
         let size = size.context("the node does not say how large the image is: try again")?;
-        let kind = kind_at(&dir)?.unwrap_or_default();
-        if kind != FileSystemKind::Ext4.name() {
+        if !is_writable(&dir) {
             bail!(
-                "the image has a file system that can only be read ({kind}): convert it with --fs ext4 (yolofs block \
-                 convert)"
+                "the image has a file system that can only be read: convert it with --fs ext4 (yolofs block convert)"
             );
         }
         let top = layers.first().context("an image without layers")?.id;
@@ -152,4 +150,10 @@ impl NodeBlockImages {
         }
         Ok(usage)
     }
+}
+
+/// Returns whether the file system that is mounted on a directory is of a kind that could be written to.
+pub(super) fn is_writable(dir: &Path) -> bool {
+    let kind = kind_at(dir).ok().flatten();
+    kind.is_some_and(|kind| kind == FileSystemKind::Ext4.name())
 }
