@@ -262,6 +262,9 @@ fn privileged_a_container_writes_to_a_device_of_its_own_whoever_dies() {
     assert_eq!(kind, "ext4");
     assert!(device.starts_with("/dev/loop"), "{device}");
     change(&container);
+    // Programs with set-user-id bits in it are out of reach of other users of the machine.
+    let devices = node.root().join("devices").metadata().unwrap();
+    assert_eq!(devices.permissions().mode() & 0o077, 0);
     // Another one of the image has nothing of it.
     let other = Running::start(&node, &image, "device-2", "dir");
     assert_ne!(other.mounted(), container.mounted());
