@@ -56,6 +56,20 @@ pub enum ImageError {
     /// Another process, or another device of this one, owns the writable layer.
     #[error("{} is in use, and one process owns a writable layer: stop its export first", .0.display())]
     UpperInUse(PathBuf),
+    /// The file system of an image cannot be written to.
+    #[error(
+        "there is no ext4 in {}, and no other file system can be written to here: convert the image to an ext4",
+        .0.display()
+    )]
+    NotWritable(PathBuf),
+    /// A file system that was not unmounted cannot be mounted.
+    #[error("the file system on {} was not unmounted, and cannot be checked: {why}", .path.display())]
+    Unchecked {
+        /// The device.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
     /// An image that is to be made cannot be.
     #[error("{} cannot be made: {rule}", .path.display())]
     Create {

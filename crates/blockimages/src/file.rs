@@ -1,11 +1,15 @@
 //! A device as the only file of a directory: what a mount of it shows.
 
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use blocks::{
-    Attr, BlockDevice, BlockSource, DeviceErrorKind, DirEntry, FileId, FileKey, Inode, NodeData,
-    NodeKind, SourceError, SourceErrorKind, Span, Timestamp, Tree, TreeError, TreeParts,
+    Attr, BlockDevice, BlockSource, DeviceAccess, DeviceError, DeviceErrorKind, DirEntry,
+    Durability, FileId, FileKey, FileWriter, Inode, NodeData, NodeKind, SourceError,
+    SourceErrorKind, Space, Span, Timestamp, Tree, TreeError, TreeParts,
 };
+use nix::errno::Errno;
 
 /// What the file is called.
 pub const FILE_NAME: &str = "disk";
@@ -13,7 +17,7 @@ pub const FILE_NAME: &str = "disk";
 /// The file's place in the tree, behind the directory.
 const FILE: FileId = FileId(1);
 
-/// A device that is read as a file.
+/// A device that is read as a file, and written to if it can be.
 pub struct DeviceFile {
     device: Arc<dyn BlockDevice>,
 }
@@ -47,7 +51,8 @@ impl DeviceFile {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(device: Arc<dyn BlockDevice>) -> Result<(Self, Tree), TreeError> {
-        let size = device.info().size;
+        let info = device.info();
+        let size = info.size;
         let now = Timestamp::default();
         let dir = Attr {
             kind: NodeKind::Dir,
@@ -65,7 +70,10 @@ impl DeviceFile {
         };
         let file = Attr {
             kind: NodeKind::File,
-            perm: 0o400,
+            perm: match info.access {
+                DeviceAccess::ReadOnly => 0o400,
+                DeviceAccess::ReadWrite => 0o600,
+            },
             nlink: 1,
             size,
             blocks: size.div_ceil(512),
@@ -105,14 +113,7 @@ impl BlockSource for DeviceFile {
             return Ok(0);
         };
         let len = usize::try_from(len).unwrap_or(buf.len());
-        let failed = |error: blocks::DeviceError| {
-            let kind = match error.kind() {
-                DeviceErrorKind::TimedOut => SourceErrorKind::TimedOut,
-                _ => SourceErrorKind::Io,
-            };
-            log::warn!("{error}");
-            SourceError::new(kind, doing).about(FILE)
-        };
+        let failed = |error| source_error(doing, &error);
         let block = u64::from(info.block_size);
         if offset.is_multiple_of(block) && end.is_multiple_of(block) {
             let read = self.device.read_at(offset, &mut buf[..len]);
@@ -127,4 +128,60 @@ impl BlockSource for DeviceFile {
         buf[..len].copy_from_slice(&blocks[skip..skip + len]);
         Ok(len)
     }
+}
+
+impl FileWriter for DeviceFile {
+    /// Whole blocks are written. Of blocks that are changed in part the rest is read before; who writes to one block at
+    /// once in two ways has to see to it that these take turns, as the kernel does for writers of one file.
+    fn write_at(&self, file: FileId, offset: u64, data: &[u8]) -> Result<(), SourceError> {
+        expect(file)?;
+        let failed = |error| source_error("writing to a block image", &error);
+        let block = u64::from(self.device.info().block_size);
+        let end = offset + data.len() as u64;
+        if offset.is_multiple_of(block) && end.is_multiple_of(block) {
+            let written = self.device.write_at(offset, data, Durability::Flushed);
+            return written.map_err(failed);
+        }
+        let (start, end) = (offset / block * block, end.next_multiple_of(block));
+        let mut blocks = vec![0; usize::try_from(end - start).unwrap_or(0)];
+        self.device.read_at(start, &mut blocks).map_err(failed)?;
+        let skip = usize::try_from(offset - start).unwrap_or(0);
+        blocks[skip..skip + data.len()].copy_from_slice(data);
+        let written = self.device.write_at(start, &blocks, Durability::Flushed);
+        written.map_err(failed)
+    }
+
+    fn clear(&self, file: FileId, range: Range<u64>) -> Result<(), SourceError> {
+        expect(file)?;
+        let space = Space::Release;
+        let cleared = self.device.write_zeroes(range, space, Durability::Flushed);
+        cleared.map_err(|error| source_error("zeroing a block image", &error))
+    }
+
+    fn flush(&self, file: FileId) -> Result<(), SourceError> {
+        expect(file)?;
+        let flushed = self.device.flush();
+        flushed.map_err(|error| source_error("flushing a block image", &error))
+    }
+}
+
+/// Fails if a number is not that of the only file.
+fn expect(file: FileId) -> Result<(), SourceError> {
+    match file {
+        FILE => Ok(()),
+        _ => Err(SourceError::new(SourceErrorKind::NotFound, "writing").about(file)),
+    }
+}
+
+/// Returns what a reader or writer of the file is told of an error of the device.
+fn source_error(doing: &'static str, error: &DeviceError) -> SourceError {
+    log::warn!("{error}");
+    let told = match error.kind() {
+        DeviceErrorKind::TimedOut => return SourceError::new(SourceErrorKind::TimedOut, doing),
+        DeviceErrorKind::NoSpace => Errno::ENOSPC,
+        DeviceErrorKind::Misaligned | DeviceErrorKind::OutOfBounds => Errno::EINVAL,
+        DeviceErrorKind::ReadOnly => Errno::EROFS,
+        _ => Errno::EIO,
+    };
+    SourceError::from_io(doing, io::Error::from(told)).about(FILE)
 }

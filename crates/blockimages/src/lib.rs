@@ -52,7 +52,7 @@ pub use file::{DeviceFile, FILE_NAME};
 pub use image::{open_image, open_image_from};
 pub use layered::LayeredDevice;
 pub use lsmt::{Trace, TraceDialect, TraceRead};
-pub use mounted::{FileSystemKind, MountedImage};
+pub use mounted::{FileDevice, FileSystemKind, MountedImage, Power};
 pub use origin::{Origin, OriginConfig, Registries, repository_of};
 pub use ranges::{Asker, Logins};
 pub use raw::RawDevice;

@@ -239,6 +239,59 @@ pub fn commit(
     )?])
 }
 
+/// Writes the content of the writable layer to a sealed one at `to`, which is there as a whole and durable afterwards. The
+/// image stays as it is.
+///
+/// # Errors
+/// If the image has no writable layer of overlaybd's or is in use, or a file cannot be written.
+pub fn seal(
+    path: &Path,
+    to: &Path,
+    options: BlobOptions,
+    message: &[u8],
+) -> Result<Committed, ImageError> {
+    let (config, path) = DeviceConfig::read(path)?;
+    let base = path.parent().unwrap_or(Path::new(".")).to_owned();
+    let Some(upper) = config.writable() else {
+        return no_upper(path);
+    };
+    if !upper.dir.is_empty() {
+        let rule = "its writable layer is that of a live image: commit it instead";
+        return Err(ImageError::Rule { path, rule });
+    }
+    let (open, _lock) = open_pair(upper, &base)?;
+    let mut part = to.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    write_sealed(&open, &part, options, message)?;
+    fs::rename(&part, to).map_err(file("making", to))?;
+    let dir = to.parent().unwrap_or(Path::new("."));
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(file("syncing", dir))?;
+    committed(to.to_owned())
+}
+
+/// Writes a writable layer to a sealed one, which is durable afterwards.
+fn write_sealed(
+    open: &Upper,
+    blob: &Path,
+    options: BlobOptions,
+    message: &[u8],
+) -> Result<LayerInfo, ImageError> {
+    let mut files = File::options();
+    let files = files.read(true).write(true).create(true).truncate(true);
+    let storage = FileStorage::new(files.open(blob).map_err(file("making", blob))?);
+    let info = LayerInfo {
+        message: message.to_vec(),
+        virtual_size: open.virtual_size(),
+        ..open.info()
+    };
+    open.commit(&storage, options, &info)
+        .map_err(upper_error("committing", blob))?;
+    lsmt::Storage::sync(&storage).map_err(file("syncing", blob))?;
+    Ok(info)
+}
+
 fn commit_pair(
     path: &Path,
     mut config: DeviceConfig,
@@ -251,17 +304,7 @@ fn commit_pair(
     let number = free_number(&config, upper);
     let name = layer_name(number);
     let blob = base.join(&name);
-    let mut files = File::options();
-    let files = files.read(true).write(true).create(true).truncate(true);
-    let storage = FileStorage::new(files.open(&blob).map_err(file("making", &blob))?);
-    let info = LayerInfo {
-        message: message.to_vec(),
-        virtual_size: open.virtual_size(),
-        ..open.info().clone()
-    };
-    open.commit(&storage, options, &info)
-        .map_err(upper_error("committing", base.join(&upper.data)))?;
-    lsmt::Storage::sync(&storage).map_err(file("syncing", &blob))?;
+    let info = write_sealed(open, &blob, options, message)?;
     let done = committed(blob)?;
     let new = NewUpper {
         kind: open.kind(),

@@ -1,6 +1,9 @@
 //! The file system in an exported file, mounted.
 //!
-//! An EROFS is mounted of the file itself. An ext4, which overlaybd's convertor makes, needs a loop device.
+//! An EROFS is mounted of the file itself. An ext4, which overlaybd's convertor makes, needs a loop device, and can be
+//! written to if the file can.
+
+mod check;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -55,6 +58,16 @@ impl FileSystemKind {
     }
 }
 
+/// Whether files of a mounted file system can be more than files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Power {
+    /// Set-user-id bits and device files have no effect.
+    #[default]
+    None,
+    /// They have: for the root of a container, which no other user of the machine gets to.
+    Honoured,
+}
+
 /// A mounted file system, unmounted when this is dropped.
 #[derive(Debug)]
 pub struct MountedImage {
@@ -90,10 +103,127 @@ impl MountedImage {
         Ok(Self { dir })
     }
 
+    /// Mounts the ext4 in a file, to be written to. One that was not unmounted, because the machine lost its power, is
+    /// checked before (`e2fsck -p`). What is deleted in it is discarded.
+    ///
+    /// # Errors
+    /// If there is no ext4 in the file, it is damaged, or the kernel refuses: without root, or without loop devices.
+    pub fn mount_writable(image: &Path, at: &Path, power: Power) -> Result<Self, ImageError> {
+        let dir = at.canonicalize();
+        let dir = dir.map_err(file("looking for the mount point", at))?;
+        let device = device_of(image, LoopDevice::writable)?;
+        let flags = match power {
+            Power::None => MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+            Power::Honoured => MsFlags::empty(),
+        };
+        mount(
+            Some(device.path()),
+            &dir,
+            Some(FileSystemKind::Ext4.name()),
+            flags,
+            Some("discard"),
+        )
+        .map_err(|error| file("mounting the file system of the image on", at)(error.into()))?;
+        Ok(Self { dir })
+    }
+
     /// Leaves it mounted.
     pub fn leave(self) {
         std::mem::forget(self);
     }
+}
+
+/// A block device of an exported file with an ext4, for somebody who mounts it later.
+#[derive(Clone, Debug)]
+pub struct FileDevice {
+    path: PathBuf,
+}
+
+impl FileDevice {
+    /// Makes it, or finds it by its name. A file system that was not unmounted is checked before, as by
+    /// [`MountedImage::mount_writable`]. One of that name that is of a file which is gone is freed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach(image: &Path, name: &str) -> Result<Self, ImageError> {
+        let opened = File::open(image).map_err(file("opening", image))?;
+        for device in named(name, image)? {
+            if !device.is_of(&opened) {
+                free(device, image)?;
+            }
+        }
+        let device = device_of(image, |file| LoopDevice::lasting(file, name))?;
+        let path = device.path().to_owned();
+        Ok(Self { path })
+    }
+
+    /// Finds the one of a file, if there is one.
+    ///
+    /// # Errors
+    /// If it is not known which devices there are.
+    pub fn found(image: &Path) -> Result<Option<Self>, ImageError> {
+        let found = find(image)?.map(|device| Self {
+            path: device.path().to_owned(),
+        });
+        Ok(found)
+    }
+
+    /// Frees those with a name, of a file that may be gone: as soon as nobody has them open or mounted any more.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn detach(image: &Path, name: &str) -> Result<(), ImageError> {
+        let mut named = named(name, image)?.into_iter();
+        named.try_for_each(|device| free(device, image))
+    }
+
+    /// Returns its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn named(name: &str, image: &Path) -> Result<Vec<LoopDevice>, ImageError> {
+    LoopDevice::named(name, image).map_err(file("looking for loop devices of", image))
+}
+
+fn free(device: LoopDevice, image: &Path) -> Result<(), ImageError> {
+    device
+        .free()
+        .map_err(file("freeing the loop device of", image))
+}
+
+fn find(image: &Path) -> Result<Option<LoopDevice>, ImageError> {
+    let opened = File::open(image).map_err(file("opening", image))?;
+    LoopDevice::found(&opened, image).map_err(file("looking for loop devices of", image))
+}
+
+/// Returns the block device of a file with an ext4 that can be written to.
+fn device_of(
+    image: &Path,
+    make: impl FnOnce(&File) -> std::io::Result<LoopDevice>,
+) -> Result<LoopDevice, ImageError> {
+    let opened = File::options().read(true).write(true).open(image);
+    let opened = opened.map_err(file("opening", image))?;
+    let kind = FileSystemKind::of(&opened).map_err(file("reading", image))?;
+    if kind != FileSystemKind::Ext4 {
+        return Err(ImageError::NotWritable(image.to_owned()));
+    }
+    // One that is there may have the file system mounted elsewhere. A second one would have a cache of its own.
+    let found =
+        LoopDevice::found(&opened, image).map_err(file("looking for loop devices of", image))?;
+    if let Some(device) = found {
+        return Ok(device);
+    }
+    let device = make(&opened).map_err(file("making a loop device of", image))?;
+    if let Err(error) = check::check_if_needed(device.device(), device.path()) {
+        if let Err(error) = device.free() {
+            log::warn!("a loop device of {} stays: {error}", image.display());
+        }
+        return Err(error);
+    }
+    Ok(device)
 }
 
 impl Drop for MountedImage {

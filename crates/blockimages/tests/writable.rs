@@ -10,8 +10,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use blockimages::{ImageError, LayeredDevice, open_image};
-use blocks::{BlockDevice, Content, DeviceAccess, DeviceErrorKind, Durability, Space};
+use blockimages::manage;
+use blockimages::{DeviceFile, FILE_NAME, ImageError, LayeredDevice, open_image};
+use blocks::testing::MemDevice;
+use blocks::{
+    BlockDevice, BlockSource as _, Content, DeviceAccess, DeviceErrorKind, Durability,
+    FileWriter as _, NodeKind, Space,
+};
 use lsmt::{DirFolder, FileStorage, LiveImage, NewUpper, Upper, UpperFiles, UpperKind};
 
 const BLOCK: u64 = 512;
@@ -199,4 +204,82 @@ fn what_was_flushed_needs_no_journal() {
     let device = open_image(dir.path(), None).unwrap();
     let expected = [[1; 512], [2; 512], [0; 512]].concat();
     assert_eq!(read(&device)[..1536], expected);
+}
+
+/// As a mount shows it: parts of blocks can be written, and the rest of them stays.
+#[test]
+fn the_file_of_a_device_is_written_to_byte_by_byte() {
+    let device = Arc::new(MemDevice::new(8 * BLOCK, BLOCK as u32));
+    let (file, tree) = DeviceFile::new(Arc::clone(&device) as _).unwrap();
+    let id = tree.resolve(FILE_NAME.as_bytes()).unwrap();
+    let attr = tree.inode(id).unwrap().attr;
+    assert_eq!((attr.kind, attr.perm), (NodeKind::File, 0o600));
+    let mut model = vec![0; 8 * BLOCK as usize];
+    for (at, len, byte) in [
+        (0, 512, 1),
+        (700, 100, 2),
+        (100, 1500, 3),
+        (4095, 1, 4),
+        (1000, 24, 5),
+    ] {
+        file.write_at(id, at, &vec![byte; len]).unwrap();
+        model[at as usize..][..len].fill(byte);
+        assert_eq!(device.content(), model);
+    }
+    file.clear(id, 512..1024).unwrap();
+    model[512..1024].fill(0);
+    let mut found = vec![0; model.len()];
+    file.read_at(&tree.key(id).unwrap(), 0, &mut found).unwrap();
+    assert_eq!(found, model);
+    // Nothing is durable before it is flushed.
+    device.crash();
+    assert!(device.content().iter().all(|byte| *byte == 0));
+    file.write_at(id, 0, &[1]).unwrap();
+    file.flush(id).unwrap();
+    device.crash();
+    assert_eq!(device.content()[0], 1);
+    file.write_at(id, 4095, &[1, 2]).unwrap_err();
+    file.write_at(blocks::FileId::ROOT, 0, &[1]).unwrap_err();
+}
+
+/// What was written becomes a layer, and the image has it still.
+#[test]
+fn a_writable_layer_is_sealed_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::create_dir(&image).unwrap();
+    with_pair(&image, UpperKind::Hybrid);
+    let write = |at: u64, byte: u8| {
+        let device = open_image(&image, None).unwrap();
+        let data = vec![byte; 64 * BLOCK as usize];
+        device.write_at(at, &data, Durability::Durable).unwrap();
+    };
+    write(0, 1);
+    let blob = dir.path().join("blob");
+    let options = blockimages::convert::ConvertOptions::default().blob();
+    // One that is in use is not sealed, and nothing is left of the attempt.
+    let open = open_image(&image, None).unwrap();
+    let refused = manage::seal(&image, &blob, options, &[]).unwrap_err();
+    assert!(matches!(refused, ImageError::UpperInUse(_)), "{refused}");
+    assert!(!blob.exists());
+    drop(open);
+    let first = manage::seal(&image, &blob, options, &[]).unwrap();
+    write(100 * BLOCK, 2);
+    let second = manage::seal(&image, &blob, options, &[]).unwrap();
+    assert_ne!(first.digest, second.digest);
+    assert_eq!(second.size, blob.metadata().unwrap().len());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    // On the same layers below, it is what the image is.
+    let stacked = dir.path().join("stacked");
+    std::fs::create_dir(&stacked).unwrap();
+    let lower = vectors().join("A.lz4.4k.obd");
+    let config = format!(r#"{{"lowers":[{{"file":{lower:?}}},{{"file":{blob:?}}}]}}"#);
+    std::fs::write(stacked.join("config.v1.json"), config).unwrap();
+    let read = |image: &Path| {
+        let device = open_image(image, None).unwrap();
+        let mut found = vec![0; 4096 * BLOCK as usize];
+        device.read_at(0, &mut found).unwrap();
+        (device.info().size, found)
+    };
+    assert!(read(&image) == read(&stacked), "the layer differs");
 }

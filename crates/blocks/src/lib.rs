@@ -58,8 +58,8 @@ pub use namespace::{ACCESS_LIST, EntryRef, LINKS_MAX, Lifetime, Namespace};
 pub use plan::{Extent, ReplayPlan};
 pub use range_set::RangeSet;
 pub use source::{
-    AllAttrs, AttrSource, BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse,
-    WholeCopies,
+    AllAttrs, AttrSource, BackingFile, BlockCache, BlockSource, FileWriter, Lookup, Residency,
+    Seek, Sparse, WholeCopies,
 };
 pub use swap::SwapCache;
 pub use tree::{

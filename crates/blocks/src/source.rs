@@ -1,6 +1,7 @@
 //! The seam between the file system and everything that can hold data.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use crate::{Attr, BlockRange, FileId, FileKey, SourceError};
@@ -31,6 +32,30 @@ pub trait BlockSource: Send + Sync {
     fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
         let _ = (file, ranges);
     }
+}
+
+/// The writing half of a source whose files keep their size: the file that a block device is shown as.
+///
+/// What a call changed is visible to each read that begins later, whoever serves it by then. It is durable when a
+/// [`flush`](Self::flush) that began later has returned.
+pub trait FileWriter: Send + Sync {
+    /// Writes all of `data` from `offset` on.
+    ///
+    /// # Errors
+    /// If it is not within the file, or the source fails or is full; any part of the range may be changed then.
+    fn write_at(&self, file: FileId, offset: u64, data: &[u8]) -> Result<(), SourceError>;
+
+    /// Makes all of a range read as zeros, and frees its space if that is possible.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn clear(&self, file: FileId, range: Range<u64>) -> Result<(), SourceError>;
+
+    /// Makes earlier changes durable.
+    ///
+    /// # Errors
+    /// If the source fails; changes since the last flush may be lost then.
+    fn flush(&self, file: FileId) -> Result<(), SourceError>;
 }
 
 /// The result of a look-up in a cache.

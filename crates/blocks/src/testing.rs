@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 mod device;
+mod written;
 
 pub use device::MemDevice;
+pub use written::MemFile;
 
 use crate::{
     AllAttrs, Attr, AttrSource, BLOCK_SIZE, BlockCache, BlockIndex, BlockRange, BlockSource,

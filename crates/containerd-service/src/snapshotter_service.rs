@@ -28,7 +28,7 @@ use snapshotter::{
     Config, FastConfig, FastPlace, Lowers, Snapshotter, UpperConfig, WhenFull, service,
 };
 
-use block_images::{BlockImageSettings, NodeBlockImages};
+use block_images::{BlockImageSettings, DeviceId, NodeBlockImages};
 use bootstore::store::StoreSettings;
 use disk_mover::DiskMover;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
@@ -230,12 +230,17 @@ pub fn run(
     let snapshotter = open(&config, &served, &interrupt)
         .with_context(|| format!("opening the snapshots in {}", root.display()))?;
     // Who has the metadata has the mounts: only now is it sure that no other process lives here.
-    let present = snapshotter.walk(&[])?.into_iter();
-    let present = present.map(|snapshot| snapshot.id).collect();
+    let present = snapshotter.walk(&[])?;
+    let devices = present.iter().map(|snapshot| match snapshot.device {
+        Some(_) => DeviceId::Own(snapshot.id),
+        None => DeviceId::Layers(snapshot.id),
+    });
+    let devices = devices.collect();
+    let present = present.iter().map(|snapshot| snapshot.id).collect();
     served.start(&present, &interrupt)?;
     let snapshotter = Arc::new(snapshotter);
     let mut threads = place_layers(args, &placing, &snapshotter, &interrupt)?;
-    threads.push(retired.start(&present)?);
+    threads.push(retired.start(&devices)?);
     if let Some(nri) = &args.nri {
         threads.push(pods::start(nri.clone(), served.clone(), interrupt.clone())?);
     }

@@ -215,6 +215,7 @@ impl NodeServer {
             label: Some(self.label.clone()),
             image: None,
             nic: None,
+            writable: false,
         }
     }
 

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use blockimages::DeviceFile;
-use blocks::{BlockDevice, BlockSource, CachedSource, DeviceAccess, FileId, Namespace, Tree};
+use blocks::{
+    BLOCK_SIZE, BlockDevice, BlockSource, CachedSource, DeviceAccess, FileId, Namespace, Tree,
+};
 use localfs::{DirSource, LiveTree, Patience, SourceKind, SourceRoot, TimedSource, Timekeeping};
-use yolofs::{Config, FileSystem, Mode, XattrAnswers};
+use yolofs::{Config, FileSystem, Mode, Space, XattrAnswers};
 
 use crate::boot::{Boot, BootSlot};
 use crate::nic::{Nic, NicAccess};
@@ -230,29 +232,37 @@ pub fn of_service(
     Ok(Assembly { fs, parts })
 }
 
-/// Puts together a mount of a block image, whose device is the only file. It is read only.
+/// Puts together a mount of a block image, whose device is the only file. That can be written to if `access` says so.
 ///
 /// # Errors
-/// If the image can be written to.
+/// If the image can be written to and the file could not.
 pub fn of_device(
     device: Arc<dyn BlockDevice>,
+    access: DeviceAccess,
     options: &AssemblyOptions<'_>,
 ) -> anyhow::Result<Assembly> {
+    let info = device.info();
     ensure!(
-        device.info().access == DeviceAccess::ReadOnly,
-        "an image with a writable layer cannot be mounted as a file: serve it over NBD or vhost-user"
+        info.access == access,
+        "an image with a writable layer is mounted as a file that can be written to (`writable`), or served over NBD, \
+         vhost-user or ublk"
     );
     let (file, tree) = DeviceFile::new(device)?;
-    let tree = Arc::new(tree);
-    let (boot, source) = behind(None, Arc::new(file));
+    let (file, tree) = (Arc::new(file), Arc::new(tree));
+    let (boot, source) = behind(None, Arc::clone(&file) as _);
     // Opens cost no request, and leave nothing that the next worker would have to know.
     let mode = Mode::Lower;
     let config = Config {
         mode,
         ..Config::default()
     };
-    let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&source) as _, config)
+    let mut fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&source) as _, config)
         .with_xattr_answers(options.xattrs);
+    if access == DeviceAccess::ReadWrite {
+        fs = fs
+            .with_writer(file)
+            .with_space(move || Ok(space_of(info.size)));
+    }
     let parts = Parts {
         mode,
         tree,
@@ -262,6 +272,16 @@ pub fn of_device(
         nic: None,
     };
     Ok(Assembly { fs, parts })
+}
+
+/// Returns the space of a file system that is one device. A loop device on it discards in blocks of this size.
+fn space_of(size: u64) -> Space {
+    Space {
+        block_size: u32::try_from(BLOCK_SIZE).unwrap_or(u32::MAX),
+        blocks: size / BLOCK_SIZE as u64,
+        inodes: 2,
+        ..Space::default()
+    }
 }
 
 /// Returns the tree of the boot image if it equals that of the source, which it mostly does. One of the two is

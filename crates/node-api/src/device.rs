@@ -25,12 +25,21 @@ pub struct DeviceSpec {
     /// Where: a socket; for [`DeviceKind::File`] the directory that the file appears in, and for [`DeviceKind::Ublk`] the
     /// symbolic link to the device. Absolute.
     pub at: PathBuf,
-    /// Where the EROFS or ext4 in the file is mounted, too.
+    /// Where the EROFS or ext4 in the file is mounted, too; an ext4 to be written to, if the file is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erofs: Option<PathBuf>,
-    /// Whether a raw disk may be written to; an image with a writable layer always may.
+    /// Whether a raw disk may be written to; an image with a writable layer always may. A file is served only if this
+    /// says what it is.
     #[serde(default)]
     pub writable: bool,
+    /// Whether set-user-id bits and device files count in what is mounted of a file that is written to: the root of a
+    /// container. Left out unless requested: earlier releases refuse it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suid_dev: bool,
+    /// Whether a file that is written to has a loop device, too, for somebody who mounts the ext4 in it by himself. Left
+    /// out unless requested.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub loop_device: bool,
     /// Where plans of starts are kept; absolute.
     pub store: PathBuf,
     /// How the image is opened.
@@ -48,7 +57,7 @@ pub enum DeviceKind {
     VhostUser,
     /// A block device of the machine, with a symbolic link to it.
     Ublk,
-    /// A file in a mount, to be read only.
+    /// A file in a mount.
     File,
 }
 
@@ -92,8 +101,16 @@ impl DeviceSpec {
             "the start of a file can be recorded: choose the kind file, or leave `record` out"
         );
         ensure!(
-            !(is_file && self.writable),
-            "a file can only be read: choose the kind nbd, vhost_user or ublk to write"
+            !self.suid_dev || (self.writable && self.erofs.is_some()),
+            "suid_dev is for a file system that is mounted to be written to: say writable, and where it is mounted"
+        );
+        ensure!(
+            !self.loop_device || (is_file && self.writable && self.erofs.is_none()),
+            "a loop device is made of a file that is written to, and that is not mounted: it would be mounted twice"
+        );
+        ensure!(
+            !(self.writable && self.options.record),
+            "the start of what is written to is not recorded: leave `record` out"
         );
         Ok(())
     }
@@ -131,6 +148,9 @@ pub struct DeviceView {
     /// Where the EROFS in it is mounted, if it is.
     #[serde(default)]
     pub erofs: Option<PathBuf>,
+    /// The loop device, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_device: Option<PathBuf>,
     /// As of a mount: `starting`, `serving`, `restarting` or `failed`.
     pub state: MountState,
     /// The process that serves it.
@@ -252,13 +272,21 @@ mod tests {
         spec(r#", "kind": "nbd""#).unwrap();
         spec(r#", "kind": "file", "erofs": "/mnt""#).unwrap();
         spec(r#", "kind": "ublk", "writable": true"#).unwrap();
+        spec(r#", "kind": "file", "writable": true"#).unwrap();
+        spec(r#", "kind": "file", "writable": true, "loop_device": true"#).unwrap();
+        spec(r#", "kind": "file", "erofs": "/mnt", "writable": true, "suid_dev": true"#).unwrap();
         for wrong in [
             "",
             r#", "kind": "tcmu""#,
             r#", "kind": "nbd", "erofs": "/mnt""#,
             r#", "kind": "ublk", "erofs": "/mnt""#,
             r#", "kind": "file", "erofs": "mnt""#,
-            r#", "kind": "file", "writable": true"#,
+            r#", "kind": "file", "erofs": "/mnt", "suid_dev": true"#,
+            r#", "kind": "file", "writable": true, "suid_dev": true"#,
+            r#", "kind": "file", "loop_device": true"#,
+            r#", "kind": "nbd", "writable": true, "loop_device": true"#,
+            r#", "kind": "file", "writable": true, "loop_device": true, "erofs": "/mnt""#,
+            r#", "kind": "file", "writable": true, "options": {"record": true}"#,
             r#", "kind": "nbd", "options": {"cache": "cache"}"#,
             r#", "kind": "nbd", "color": 1"#,
             r#", "kind": "nbd", "options": {"record": true}"#,

@@ -177,6 +177,7 @@ fn device_of(spec: &DeviceSpec) -> DeviceView {
         kind: spec.kind,
         address: spec.address(),
         erofs: spec.erofs.clone(),
+        loop_device: None,
         state: MountState::Serving,
         pid: Some(4242),
         restarts: 0,

@@ -70,6 +70,10 @@ pub struct MountSpec {
     /// How the source is opened if it is a block image; left out for any other, as `all_xattrs` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageSpec>,
+    /// Whether the file of a block image with a writable layer, or of a raw disk, can be written to; left out as
+    /// `all_xattrs` is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub writable: bool,
 }
 
 /// Where the bytes of a mount are.
@@ -99,8 +103,8 @@ impl MountSpec {
             return Ok(SourceLocation::Image(spec, image.to_owned()));
         }
         ensure!(
-            self.image.is_none(),
-            "image is for block images (overlaybd:PATH)"
+            self.image.is_none() && !self.writable,
+            "image and writable are for block images (overlaybd:PATH)"
         );
         match (NicName::of_source(&self.source)?, &self.nic) {
             (None, None) => Ok(SourceLocation::Disk(None)),

@@ -236,6 +236,7 @@ pub(crate) fn unserved(spec: &DeviceSpec, state: MountState) -> DeviceView {
         kind: spec.kind,
         address: spec.address(),
         erofs: spec.erofs.clone(),
+        loop_device: None,
         state,
         pid: None,
         restarts: 0,

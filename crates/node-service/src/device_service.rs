@@ -125,7 +125,9 @@ impl Owner {
     pub(crate) fn resize_device(&self, name: &str, size: u64) -> Result<DeviceView, NodeError> {
         let Some(device) = self.devices.get(name) else {
             return Err(match self.devices.file(name) {
-                Some(_) => NodeError::Conflict(format!("{name} is a file, and can only be read")),
+                Some(_) => NodeError::Conflict(format!(
+                    "{name} is a file, and has a fixed size while it is attached: detach it first"
+                )),
                 None => NodeError::NoDevice(name.to_owned()),
             });
         };

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use blockimages::{FileSystemKind, MountedImage};
+use blockimages::{FileDevice, FileSystemKind, ImageError, MountedImage, Power};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use yolofs::Busy;
@@ -49,7 +49,13 @@ impl Owner {
             }
             mount_file_system(spec, dir)
         });
-        if let Err(error) = mounted.transpose() {
+        let mounted = mounted.transpose().and_then(|_| match spec.loop_device {
+            true => FileDevice::attach(&spec.file(), &loop_name(spec))
+                .map(drop)
+                .map_err(invalid),
+            false => Ok(()),
+        });
+        if let Err(error) = mounted {
             if made.new {
                 let _unmounted = self.unmount_at(&RunDir::id_of(&spec.at), Busy::Lazy);
             }
@@ -90,7 +96,12 @@ impl Owner {
                 }
             }
         }
-        match self.unmount_at(&RunDir::id_of(&spec.at), Busy::Wait) {
+        let id = RunDir::id_of(&spec.at);
+        if spec.loop_device {
+            let detached = FileDevice::detach(&spec.file(), &loop_name(spec));
+            detached.with_context(|| format!("detaching {}", spec.name))?;
+        }
+        match self.unmount_at(&id, Busy::Wait) {
             // Somebody has unmounted it already.
             Ok(()) | Err(NodeError::Unknown(_)) => {}
             Err(error) => return Err(error),
@@ -155,6 +166,7 @@ fn mount_spec(spec: &DeviceSpec) -> MountSpec {
         label: None,
         nic: None,
         image: Some(spec.options.clone()),
+        writable: spec.writable,
     }
 }
 
@@ -162,11 +174,25 @@ fn mount_file_system(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
     if has_file_system(dir) {
         return Ok(());
     }
-    let mounted = MountedImage::mount(&spec.file(), dir);
-    let mounted =
-        mounted.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
-    mounted.leave();
+    let power = match spec.suid_dev {
+        true => Power::Honoured,
+        false => Power::None,
+    };
+    let mounted = match spec.writable {
+        true => MountedImage::mount_writable(&spec.file(), dir, power),
+        false => MountedImage::mount(&spec.file(), dir),
+    };
+    mounted.map_err(invalid)?.leave();
     Ok(())
+}
+
+/// Returns what the loop device of a file is called, by which it is found after a restart.
+fn loop_name(spec: &DeviceSpec) -> String {
+    format!("yolofs-{}", RunDir::id_of(&spec.at))
+}
+
+fn invalid(error: ImageError) -> NodeError {
+    NodeError::Invalid(format!("{:#}", anyhow::Error::from(error)))
 }
 
 /// Unmounts the file system of a file that nobody serves any more.
@@ -204,11 +230,17 @@ fn view(spec: &DeviceSpec, mount: Option<&MountView>) -> DeviceView {
         cached_bytes: image.cached_bytes,
         start: Some(image.start),
         size: std::fs::metadata(spec.file()).map_or(0, |about| about.len()),
+        writable: spec.writable,
         requests: served.requests.get("read").copied().unwrap_or(0),
         bytes_read: served.hit_bytes + served.fallthrough_bytes,
         ..DeviceStatus::default()
     });
+    let found = match spec.loop_device {
+        true => FileDevice::found(&spec.file()).ok().flatten(),
+        false => None,
+    };
     DeviceView {
+        loop_device: found.map(|device| device.path().to_owned()),
         pid: mount.status.pid,
         restarts: mount.restarts,
         last_gap_ms: mount.last_gap_ms,

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use localfs::{Patience, SourceRoot};
 use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout, poll};
-use yolofs::{Busy, Connection, MountError, MountTable, Visible};
+use yolofs::{Busy, Connection, MountError, MountTable, Visible, Writes};
 
 use super::assignment::Service;
 use super::descriptors::{KeptDescriptor, MountDescriptors};
@@ -139,7 +139,11 @@ impl Owner {
             Some(label) => label.clone(),
             None => spec.source.to_string_lossy().into_owned(),
         };
-        let (connection, detached) = Connection::open(&label).context("mounting")?;
+        let writes = match spec.writable {
+            true => Writes::Allowed,
+            false => Writes::Refused,
+        };
+        let (connection, detached) = Connection::open_for(&label, writes).context("mounting")?;
         if spec.suid_dev {
             detached
                 .honour_privileges()

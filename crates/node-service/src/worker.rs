@@ -83,6 +83,14 @@ fn confine(args: WorkerSettings) -> anyhow::Result<Connections> {
                     "the node is of an earlier release: the files of this worker are not confined"
                 );
             }
+            if told.as_ref().is_none_or(|needs| !needs.layers.is_empty())
+                && let Err(error) = rawio::io_flusher::mark()
+            {
+                log::info!(
+                    "file systems of this machine that are written by way of this worker may hang when memory runs \
+                     short: {error}"
+                );
+            }
             mounting::confinement::image_worker(told.as_ref(), args.user)?;
             return Ok(Connections::Own);
         }

@@ -36,6 +36,7 @@ pub mod fork;
 pub mod handle;
 pub mod idle;
 pub mod inherit;
+pub mod io_flusher;
 pub mod keyring;
 pub mod lock;
 pub mod loop_device;

@@ -6,13 +6,14 @@
 //! All layers of such an image are one file system, so an overlay has one lower directory for all of them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use blocks::Digest;
 
 use crate::block_layer::BlockLayer;
 use crate::error::{Result, SnapshotError};
-use crate::snapshot::{Labels, Snapshot, SnapshotId};
+use crate::own_device::{DeviceForm, OwnDevice};
+use crate::snapshot::{Labels, Snapshot, SnapshotId, Usage};
 
 const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
 const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
@@ -53,6 +54,9 @@ impl BlockDir {
     }
 }
 
+/// Any error of who makes file systems of block images.
+pub type BlockError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Makes file systems of block images.
 pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
     /// Returns where the blobs are that the blob of a layer is among, which is about to be downloaded for the
@@ -68,10 +72,45 @@ pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
         &self,
         layers: &[BlockDir],
         container: Option<&Snapshot>,
-    ) -> Result<PathBuf, Box<dyn std::error::Error + Send + Sync>>;
+    ) -> Result<PathBuf, BlockError>;
 
     /// Notifies that the snapshot of a layer was removed. Must return at once.
     fn removed(&self, id: SnapshotId);
+
+    /// Returns how containers on these layers, the nearest one first, get a device of their own though no label says so;
+    /// `None` if they get an overlay, as they do unless it is set up otherwise.
+    fn form_by_default(&self, _layers: &[BlockDir]) -> Option<DeviceForm> {
+        None
+    }
+
+    /// Returns the device that the snapshot `id` writes to, on a stack of layers, the nearest one first. It is made if it
+    /// is not there, and stays until it has [ended](Self::device_ended). Is called whenever the snapshot is mounted.
+    ///
+    /// # Errors
+    /// If it cannot be served, or there is no file system that could be written to.
+    fn device(
+        &self,
+        id: SnapshotId,
+        form: DeviceForm,
+        layers: &[BlockDir],
+    ) -> Result<OwnDevice, BlockError>;
+
+    /// Writes all that was written to the device of a snapshot to a blob, which is there as a whole and durable
+    /// afterwards; returns its digest and length. Nobody reads or writes the device until it is asked for again. It has
+    /// its content still, and can be sealed again.
+    ///
+    /// # Errors
+    /// If somebody has its file system mounted, or the blob cannot be written.
+    fn seal(&self, id: SnapshotId, blob: &Path) -> Result<(Digest, u64), BlockError>;
+
+    /// Returns the space that the device of a snapshot takes on the disk.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    fn device_usage(&self, id: SnapshotId) -> Result<Usage, BlockError>;
+
+    /// Notifies that the device of a snapshot is not needed any more: that was removed or committed. Must return at once.
+    fn device_ended(&self, id: SnapshotId);
 }
 
 /// Returns the name of the image that a snapshot with these labels is pulled for, if it is known.

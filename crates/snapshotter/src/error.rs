@@ -121,6 +121,27 @@ pub enum SnapshotError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A snapshot that cannot have the device that its label asks for.
+    #[error(
+        "snapshot {key:?} cannot write to a device (overlaybd.writable): {why}; or leave the label out, and it gets an overlay"
+    )]
+    NoDevice {
+        /// The snapshot.
+        key: String,
+        /// The reason.
+        why: &'static str,
+    },
+    /// The device of a snapshot cannot be used.
+    #[error("the device that snapshot {key:?} writes to cannot be {doing}")]
+    OwnDevice {
+        /// The operation: what cannot be done to it.
+        doing: &'static str,
+        /// The snapshot.
+        key: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A request without a name.
     #[error("the {what} of a snapshot cannot be empty")]
     Empty {

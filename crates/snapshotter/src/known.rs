@@ -85,6 +85,7 @@ mod tests {
             tier: None,
             shares: None,
             block: None,
+            device: None,
         }
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::block_layer::BlockLayer;
 use crate::error::{Result, SnapshotError};
 pub use crate::kind::Kind;
+use crate::own_device::DeviceForm;
 
 /// Most bytes in a key, a name or a parent. containerd's are `namespace/number/name`, where a
 /// name is a digest or a container's ID.
@@ -75,6 +76,9 @@ pub struct Snapshot {
     /// The layer of a block image that it is, or is to become.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<BlockLayer>,
+    /// How its files are shown, if they are on a device of its own. Its directory is empty then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceForm>,
 }
 
 impl Snapshot {

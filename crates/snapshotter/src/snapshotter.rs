@@ -8,6 +8,7 @@ mod make;
 mod place;
 mod remote;
 mod reuse;
+mod written;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use crate::filter::Filter;
 use crate::known::{KnownLayers, Unpacker};
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Mount, OverlayOptions, mountable};
+use crate::own_device::{BLOB_NAME, COMMITTED};
 use crate::pace::Pace;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Usage};
 use crate::staged;
@@ -218,6 +220,7 @@ impl<L: Lowers> Snapshotter<L> {
     pub fn usage(&self, key: &str) -> Result<Usage> {
         let snapshot = self.state.catalog.get(key)?;
         match (snapshot.kind, snapshot.usage) {
+            (Kind::Active, _) if snapshot.device.is_some() => self.state.device_usage(&snapshot),
             (Kind::Active, _) => disk_usage(&self.state.fs(&snapshot)),
             (_, usage) => Ok(usage.unwrap_or_default()),
         }
@@ -281,13 +284,20 @@ impl<L: Lowers> Snapshotter<L> {
         let active = self.state.catalog.check_commit(name, key, parent)?;
         self.state.present(&active)?;
         let held = self.state.settle(&active, name)?;
+        let (sealed, sealing) = self.state.seal(&active, name)?.unzip();
         let dir = self.state.root.fs(active.id);
         // What it shares is the other's.
         let usage = match active.shares {
             Some(_) => Usage::default(),
             None => disk_usage(&dir)?,
         };
+        let mut labels = labels;
+        if sealed.is_some() {
+            let blob = dir.join(BLOB_NAME).display().to_string();
+            labels.insert(COMMITTED.to_owned(), blob);
+        }
         let found = match (&self.state.blocks, &active.block) {
+            _ if sealed.is_some() => sealed,
             (Some(_), None) if unpacks(key, &labels) => BlockLayer::unpacked(&dir),
             _ => None,
         };
@@ -295,7 +305,8 @@ impl<L: Lowers> Snapshotter<L> {
             self.state
                 .catalog
                 .commit((name, key), parent, labels, usage, found.as_ref())?;
-        drop(held);
+        self.state.end_device(&active);
+        drop((held, sealing));
         self.state.known.add(&committed);
         if let Some(fast) = &self.state.fast {
             fast.unpacks.ended(committed.id);
@@ -324,6 +335,7 @@ impl<L: Lowers> Snapshotter<L> {
         let removed = self.state.catalog.remove(key)?;
         self.state.known.remove(&removed);
         self.state.lowers.removed(removed.id);
+        self.state.end_device(&removed);
         if let Some(blocks) = self
             .state
             .blocks

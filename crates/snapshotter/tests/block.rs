@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use blocks::Digest;
 use parking_lot::Mutex;
 use snapshotter::{
-    BlockDir, BlockImages, Config, Kind, Labels, Mount, PlainLowers, Snapshot, SnapshotError,
-    SnapshotId, Snapshotter, Unpacker,
+    BlockDir, BlockError, BlockImages, Config, DeviceForm, Kind, Labels, Mount, OwnDevice,
+    PlainLowers, Snapshot, SnapshotError, SnapshotId, Snapshotter, Unpacker, Usage,
 };
 
 /// Chain IDs, as containerd writes them.
@@ -35,6 +35,9 @@ struct Images {
     removed: Mutex<Vec<SnapshotId>>,
     /// The name of the image that a layer was asked for last.
     pulled: Mutex<Option<String>>,
+    /// The snapshots whose devices were ended.
+    ended: Mutex<Vec<SnapshotId>>,
+    by_default: Mutex<Option<DeviceForm>>,
 }
 
 impl BlockImages for Images {
@@ -57,6 +60,50 @@ impl BlockImages for Images {
 
     fn removed(&self, id: SnapshotId) {
         self.removed.lock().push(id);
+    }
+
+    fn device(
+        &self,
+        id: SnapshotId,
+        form: DeviceForm,
+        layers: &[BlockDir],
+    ) -> Result<OwnDevice, BlockError> {
+        *self.asked.lock() = layers.to_vec();
+        if self.fails.load(SeqCst) {
+            return Err("the node is away".into());
+        }
+        let path = match form {
+            DeviceForm::Dir => PathBuf::from(format!("/devices/{id}")),
+            DeviceForm::Dev => PathBuf::from(format!("/dev/loop{id}")),
+        };
+        Ok(OwnDevice {
+            path,
+            fs_type: "ext4",
+        })
+    }
+
+    fn form_by_default(&self, layers: &[BlockDir]) -> Option<DeviceForm> {
+        assert!(!layers.is_empty());
+        *self.by_default.lock()
+    }
+
+    fn seal(&self, _id: SnapshotId, blob: &Path) -> Result<(Digest, u64), BlockError> {
+        if self.fails.load(SeqCst) {
+            return Err("it is mounted".into());
+        }
+        fs::write(blob, "blob").unwrap();
+        Ok((Digest([5; 32]), 4))
+    }
+
+    fn device_usage(&self, _id: SnapshotId) -> Result<Usage, BlockError> {
+        Ok(Usage {
+            inodes: 3,
+            bytes: 4096,
+        })
+    }
+
+    fn device_ended(&self, id: SnapshotId) {
+        self.ended.lock().push(id);
     }
 }
 
@@ -89,6 +136,8 @@ impl Rig {
             asked: Mutex::default(),
             removed: Mutex::default(),
             pulled: Mutex::default(),
+            ended: Mutex::default(),
+            by_default: Mutex::default(),
         });
         Self { dir, images }
     }
@@ -205,11 +254,8 @@ fn what_a_container_wrote_is_a_layer_above() {
     let snapshotter = rig.open(false);
     pull(&snapshotter);
     let parent = name(1);
-    // What overlaybd's snapshotter makes a writable device for.
-    let device = ("containerd.io/snapshot/overlaybd.writable", "dev");
-    let writable = Labels::from([(device.0.to_owned(), device.1.to_owned())]);
     let mounts = snapshotter
-        .prepare("one/8/container", Some(&parent), writable)
+        .prepare("one/8/container", Some(&parent), wants("overlayfs"))
         .unwrap();
     assert_eq!(mounts[0].fs_type, "overlay");
     snapshotter
@@ -387,4 +433,167 @@ fn what_is_no_whole_block_image_is_refused() {
         matches!(refused, Err(SnapshotError::MixedLayers { .. })),
         "{refused:?}"
     );
+}
+
+/// The label that overlaybd's snapshotter makes a writable device for.
+fn wants(form: &str) -> Labels {
+    let label = "containerd.io/snapshot/overlaybd.writable";
+    Labels::from([(label.to_owned(), form.to_owned())])
+}
+
+#[test]
+fn a_container_that_asks_for_it_has_a_device_and_no_overlay() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    pull(&snapshotter);
+    for (form, fs_type, source, options) in [
+        ("dir", "bind", "/devices/", "rw,rbind"),
+        ("dev", "ext4", "/dev/loop", "rw,discard"),
+    ] {
+        let key = format!("one/8/{form}");
+        let mounts = snapshotter.prepare(&key, Some(&name(1)), wants(form));
+        let [mount] = &*mounts.unwrap() else { panic!() };
+        let found = snapshotter.stat(&key).unwrap();
+        assert_eq!(
+            (mount.fs_type, &*mount.options.join(",")),
+            (fs_type, options)
+        );
+        assert_eq!(mount.source, format!("{source}{}", found.id));
+        assert_eq!(rig.images.asked.lock().len(), 2);
+        assert_eq!(snapshotter.usage(&key).unwrap().bytes, 4096);
+        // What is only looked at needs none.
+        let view = format!("one/9/{form}");
+        let mounts = snapshotter
+            .view(&view, Some(&name(1)), wants(form))
+            .unwrap();
+        assert_eq!((mounts[0].fs_type, &*mounts[0].options[0]), ("bind", "ro"));
+        snapshotter.remove(&view).unwrap();
+        assert!(rig.images.ended.lock().is_empty());
+        // Whatever the labels are by then.
+        snapshotter.update(&key, Labels::new(), &[]).unwrap();
+        assert_eq!(snapshotter.mounts(&key).unwrap()[0], *mount);
+        snapshotter.remove(&key).unwrap();
+        assert_eq!(std::mem::take(&mut *rig.images.ended.lock()), [found.id]);
+    }
+}
+
+#[test]
+fn what_a_device_has_becomes_one_more_layer() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    pull(&snapshotter);
+    let key = "one/8/container";
+    snapshotter
+        .prepare(key, Some(&name(1)), wants("dir"))
+        .unwrap();
+    let active = snapshotter.stat(key).unwrap();
+    let commit = || snapshotter.commit("one/9/committed", key, Labels::new());
+    // One that cannot be committed goes on.
+    rig.images.fails.store(true, SeqCst);
+    let refused = commit().unwrap_err();
+    assert_eq!(refused.source().unwrap().to_string(), "it is mounted");
+    assert!(rig.images.ended.lock().is_empty());
+    rig.images.fails.store(false, SeqCst);
+    snapshotter.mounts(key).unwrap();
+    commit().unwrap();
+    assert_eq!(*rig.images.ended.lock(), [active.id]);
+    // It is known after a restart.
+    drop(snapshotter);
+    let snapshotter = rig.open(false);
+    let layer = snapshotter.stat("one/9/committed").unwrap();
+    let blob = &layer.labels["containerd.io/snapshot/overlaybd.localcommitpath"];
+    assert_eq!(fs::read(blob).unwrap(), b"blob");
+    assert_eq!((layer.id, layer.device), (active.id, None));
+    assert!(snapshotter.usage("one/9/committed").unwrap().bytes > 0);
+    for (key, labels, fs_type) in [
+        ("one/10/read", Labels::new(), "overlay"),
+        ("one/11/written", wants("dir"), "bind"),
+    ] {
+        let mounts = snapshotter.prepare(key, Some("one/9/committed"), labels);
+        assert_eq!(mounts.unwrap()[0].fs_type, fs_type);
+        let asked = rig.images.asked.lock();
+        assert_eq!(asked.len(), 3);
+        let top = &asked[0];
+        assert_eq!(top.layer.digest, Some(Digest([5; 32])));
+        assert_eq!((top.layer.size, &top.layer.blobs), (4, &None));
+        assert_eq!(top.dir.join("overlaybd.commit"), Path::new(blob));
+    }
+    snapshotter.remove("one/10/read").unwrap();
+    snapshotter.remove("one/11/written").unwrap();
+    snapshotter.remove("one/9/committed").unwrap();
+    assert!(rig.images.removed.lock().contains(&layer.id));
+}
+
+#[test]
+fn a_device_that_cannot_be_had_leaves_no_snapshot() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    pull(&snapshotter);
+    rig.images.fails.store(true, SeqCst);
+    for number in 1..=2 {
+        let failed = snapshotter.prepare("one/8/container", Some(&name(1)), wants("dev"));
+        let why = failed.unwrap_err().source().unwrap().to_string();
+        assert_eq!(why, "the node is away");
+        assert_eq!(
+            rig.images.ended.lock().len(),
+            number,
+            "it may be there in part"
+        );
+        assert!(snapshotter.stat("one/8/container").is_err());
+    }
+    rig.images.fails.store(false, SeqCst);
+    // Without a block image below, the label says nothing; above a usual layer on one there is no device.
+    let mounts = snapshotter.prepare("one/8/plain", None, wants("dev"));
+    assert_eq!(mounts.unwrap()[0].fs_type, "bind");
+    snapshotter
+        .prepare("one/9/usual", Some(&name(1)), Labels::new())
+        .unwrap();
+    snapshotter
+        .commit("one/10/committed", "one/9/usual", Labels::new())
+        .unwrap();
+    let refused = snapshotter.prepare("one/11/x", Some("one/10/committed"), wants("dir"));
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("convert the whole image"), "{why}");
+    let mut mapped = wants("dir");
+    for kind in ["uid", "gid"] {
+        let label = format!("containerd.io/snapshot/{kind}mapping");
+        mapped.insert(label, "0:100000:65536".to_owned());
+    }
+    let refused = snapshotter.prepare("one/11/x", Some(&name(1)), mapped);
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("leave the label out"), "{why}");
+}
+
+#[test]
+fn containers_have_devices_by_default_if_that_is_set_up() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    *rig.images.by_default.lock() = Some(DeviceForm::Dev);
+    // Layers that are unpacked have none.
+    pull(&snapshotter);
+    let mut number = 10;
+    let mut prepare = |parent: Option<&str>, labels: Labels| {
+        number += 1;
+        let key = format!("one/{number}/container");
+        let mounts = snapshotter.prepare(&key, parent, labels).unwrap();
+        mounts[0].fs_type
+    };
+    let image = name(1);
+    assert_eq!(prepare(Some(&image), Labels::new()), "ext4");
+    assert_eq!(prepare(Some(&image), wants("dir")), "bind");
+    assert_eq!(prepare(Some(&image), wants("overlayfs")), "overlay");
+    let mapping = ["uid", "gid"].map(|kind| {
+        let label = format!("containerd.io/snapshot/{kind}mapping");
+        (label, "0:100000:65536".to_owned())
+    });
+    assert_eq!(prepare(Some(&image), mapping.into()), "overlay");
+    assert_eq!(prepare(None, Labels::new()), "bind");
+    // A usual layer above, as of a committed container.
+    snapshotter
+        .prepare("one/8/usual", Some(&image), wants("overlayfs"))
+        .unwrap();
+    snapshotter
+        .commit("one/9/committed", "one/8/usual", Labels::new())
+        .unwrap();
+    assert_eq!(prepare(Some("one/9/committed"), Labels::new()), "overlay");
 }

@@ -18,6 +18,16 @@ pub use hello::{Hello, HelloError};
 
 use crate::mount::MountError;
 
+/// Whether files of a mount may be written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writes {
+    /// The kernel refuses all that changes something.
+    #[default]
+    Refused,
+    /// The content of files may be changed.
+    Allowed,
+}
+
 /// A FUSE device with a file system behind it, and the handshake (FUSE_INIT) on it.
 #[derive(Debug)]
 pub struct Connection {
@@ -36,8 +46,16 @@ impl Connection {
     /// # Errors
     /// If the process may not mount, or the kernel sends no request.
     pub fn open(label: &str) -> Result<(Self, DetachedMount), MountError> {
+        Self::open_for(label, Writes::Refused)
+    }
+
+    /// Creates a file system like [`open`](Self::open), of whose files the content may be changed or not.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_for(label: &str, writes: Writes) -> Result<(Self, DetachedMount), MountError> {
         let device = open_device().map_err(MountError::Device)?;
-        let detached = create(&device, label)?;
+        let detached = create(&device, label, writes)?;
         let hello = Hello::hear(device.as_fd()).map_err(MountError::step("hearing the kernel"))?;
         Ok((Self { device, hello }, detached))
     }
@@ -89,7 +107,7 @@ fn open_device() -> io::Result<OwnedFd> {
 }
 
 /// Creates the file system that the kernel asks `device` about.
-fn create(device: &OwnedFd, label: &str) -> Result<DetachedMount, MountError> {
+fn create(device: &OwnedFd, label: &str, writes: Writes) -> Result<DetachedMount, MountError> {
     let number = |n: u32| n.to_string().into_bytes();
     let fd = device.as_raw_fd().to_string();
     let make = || {
@@ -104,6 +122,9 @@ fn create(device: &OwnedFd, label: &str) -> Result<DetachedMount, MountError> {
         // The kernel checks permissions against the attributes; everybody may come that far.
         context.set_flag(c"default_permissions")?;
         context.set_flag(c"allow_other")?;
+        if writes == Writes::Allowed {
+            return context.mount_unprivileged();
+        }
         // The whole file system, not only this mount: then reading changes no access times, which
         // would make the kernel ask for attributes again.
         context.set_flag(c"ro")?;

@@ -15,6 +15,8 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::NoAttribute => Errno::ENODATA,
         FsError::TooSmall => Errno::ERANGE,
         FsError::BeyondEnd => Errno::ENXIO,
+        FsError::TooLarge => Errno::EFBIG,
+        FsError::Unsupported => Errno::EOPNOTSUPP,
         FsError::ReadOnly => Errno::EROFS,
         FsError::NotADirectory => Errno::ENOTDIR,
         FsError::Invalid => Errno::EINVAL,

@@ -18,6 +18,7 @@ mod names;
 mod recent;
 mod sample;
 mod watched;
+mod writes;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -28,8 +29,8 @@ use std::time::Instant;
 
 use blocks::prompt::{self, Waiter};
 use blocks::{
-    Attr, AttrSource, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Lifetime,
-    Namespace, NodeKind, Observer, Residency, Sparse, Version, WholeCopies,
+    Attr, AttrSource, BackingFile, BlockSource, Caller, Event, FileId, FileKey, FileWriter,
+    Lifetime, Namespace, NodeKind, Observer, Residency, Sparse, Version, WholeCopies,
 };
 
 pub use counters::{Counters, ReadOutcome, Request};
@@ -109,12 +110,14 @@ const OVERLAYS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
 type SpaceSource = dyn Fn() -> io::Result<Space> + Send + Sync;
 
-/// A read-only file system over a namespace and a source of blocks.
+/// A file system over a namespace and a source of blocks, to read only unless it has a
+/// [writer](Self::with_writer).
 ///
 /// All operations take `&self` and may be called from many threads. Open files have no state.
 pub struct FileSystem {
     names: Arc<dyn Namespace>,
     source: Arc<dyn BlockSource>,
+    writer: Option<Arc<dyn FileWriter>>,
     attrs: Option<Arc<dyn AttrSource>>,
     sparse: Option<Arc<dyn Sparse>>,
     backing: Option<Arc<dyn BackingFile>>,
@@ -144,6 +147,7 @@ impl FileSystem {
         Self {
             names,
             source,
+            writer: None,
             attrs: None,
             sparse: None,
             backing: None,
@@ -164,6 +168,14 @@ impl FileSystem {
             in_hand: Arc::default(),
             waiter: None,
         }
+    }
+
+    /// Adds what writes to the source: then the content of its files can be changed, and neither their sizes nor names.
+    /// The kernel has to [know it](crate::Writes) from when the mount is made.
+    #[must_use]
+    pub fn with_writer(mut self, writer: Arc<dyn FileWriter>) -> Self {
+        self.writer = Some(writer);
+        self
     }
 
     /// Adds a source of the files' present attributes. Without it, files that changed are not served
@@ -250,6 +262,12 @@ impl FileSystem {
         self.config.mode
     }
 
+    /// Returns whether the content of files can be changed.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writer.is_some()
+    }
+
     /// Returns whether an observer receives every request.
     #[must_use]
     pub const fn is_recording(&self) -> bool {
@@ -264,9 +282,13 @@ impl FileSystem {
     }
 
     /// Returns whether the kernel need not send a request for an extended attribute again,
-    /// whatever the file and the name: it is one of an overlay, and no file has attributes.
+    /// whatever the file and the name: it is one of an overlay, and no file has attributes. Before each write the kernel
+    /// asks for the privileges of the file.
     #[must_use]
     pub fn is_vain_question(&self, name: &[u8]) -> bool {
+        if self.writer.is_some() && !self.names.has_xattrs() {
+            return true;
+        }
         self.xattr_answers == XattrAnswers::UntilOverlay
             && !self.names.has_xattrs()
             && OVERLAYS.iter().any(|prefix| name.starts_with(prefix))

@@ -162,9 +162,9 @@ impl Adapter {
     }
 }
 
-/// Answers requests that would change something: nothing changes here.
+/// Answers requests that would change something else than content: nothing of that changes here.
 ///
-/// The kernel refuses most of them by itself, because the mount is read-only.
+/// The kernel refuses most of them by itself, if the mount is read-only.
 macro_rules! refuse {
     ($($verb:ident($($argument:ty),*) -> $reply:ty;)*) => {
         $(fn $verb(&self, _: &fuser::Request, $(_: $argument,)* reply: $reply) {
@@ -248,7 +248,7 @@ impl Filesystem for Adapter {
             self.fs.count(Request::Open);
             return reply.error(Errno::ENOSYS);
         }
-        if flags.acc_mode() != OpenAccMode::O_RDONLY {
+        if flags.acc_mode() != OpenAccMode::O_RDONLY && !self.fs.is_writable() {
             self.fs.count(Request::Open);
             return reply.error(errno(&FsError::ReadOnly));
         }
@@ -487,9 +487,48 @@ impl Filesystem for Adapter {
         self.answer(reply, ask, || ask, give_offset);
     }
 
-    fn fsync(&self, _: &fuser::Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.fs.count(Request::Other);
-        reply.ok();
+    fn write(
+        &self,
+        _: &fuser::Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let written = file(ino).and_then(|file| self.fs.write(file, offset, data));
+        match written {
+            // No request is longer than `MAX_REQUEST_BYTES`.
+            Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &fuser::Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let cleared = file(ino).and_then(|file| {
+            if !clears(mode) {
+                return Err(FsError::Unsupported);
+            }
+            let end = offset.checked_add(length).ok_or(FsError::TooLarge)?;
+            self.fs.clear(file, offset..end)
+        });
+        give_ok(reply, cleared);
+    }
+
+    fn fsync(&self, _: &fuser::Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        give_ok(reply, file(ino).and_then(|file| self.fs.flush(file)));
     }
 
     fn fsyncdir(&self, _: &fuser::Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -540,16 +579,22 @@ impl Filesystem for Adapter {
         symlink(INodeNo, &OsStr, &Path) -> ReplyEntry;
         rename(INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags) -> ReplyEmpty;
         link(INodeNo, INodeNo, &OsStr) -> ReplyEntry;
-        write(INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>)
-            -> ReplyWrite;
         setxattr(INodeNo, &OsStr, &[u8], i32, u32) -> ReplyEmpty;
         removexattr(INodeNo, &OsStr) -> ReplyEmpty;
         create(INodeNo, &OsStr, u32, u32, i32) -> ReplyCreate;
-        fallocate(INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty;
         copy_file_range(
             INodeNo, FileHandle, u64, INodeNo, FileHandle, u64, u64, CopyFileRangeFlags
         ) -> ReplyWrite;
     }
+}
+
+/// Returns whether a way to change the space of a file is one that makes it zeros, and keeps its size.
+const fn clears(mode: i32) -> bool {
+    const KEEP_SIZE: i32 = nix::libc::FALLOC_FL_KEEP_SIZE;
+    matches!(
+        mode & !KEEP_SIZE,
+        nix::libc::FALLOC_FL_PUNCH_HOLE | nix::libc::FALLOC_FL_ZERO_RANGE
+    )
 }
 
 fn stop_if(full: bool) -> ControlFlow<()> {

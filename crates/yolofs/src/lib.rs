@@ -52,7 +52,7 @@ pub mod testing;
 mod visible;
 mod walk;
 
-pub use connection::{Connection, Hello, HelloError};
+pub use connection::{Connection, Hello, HelloError, Writes};
 pub use control::{Control, EndSwitch};
 pub use fs::{
     Backing, CachePath, Config, Counters, DirItem, Diverted, Entry, FileSystem, FsError, Ledger,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub use error::MountError;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Writes};
 use crate::fs::{Counters, FileSystem};
 use crate::serving::{DROP_PATIENCE, End, Inner, ServeOptions, Serving, State};
 use crate::visible::{
@@ -84,7 +84,11 @@ impl Mount {
         } else {
             options.readahead
         };
-        let (connection, detached) = Connection::open(&options.source)?;
+        let writes = match fs.is_writable() {
+            true => Writes::Allowed,
+            false => Writes::Refused,
+        };
+        let (connection, detached) = Connection::open_for(&options.source, writes)?;
         if options.privileges == Privileges::Honoured {
             detached
                 .honour_privileges()

@@ -156,6 +156,7 @@ fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::R
         label: None,
         nic: args.nic.spec(&args.source)?,
         image: image.map(|_| args.image.spec()).transpose()?,
+        writable: false,
     })
 }
 

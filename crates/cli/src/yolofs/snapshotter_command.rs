@@ -15,7 +15,7 @@ use crate::run_dir_arg::RunDirArg;
 use crate::xattrs_arg::XattrsArg;
 use containerd_service::snapshotter_service;
 use containerd_service::snapshotter_service::SnapshotterSettings;
-use containerd_service::snapshotter_service::block_images::BlockImageSettings;
+use containerd_service::snapshotter_service::block_images::{BlockImageSettings, DeviceForm};
 use containerd_service::snapshotter_service::layers_fast::LayersBy;
 use containerd_service::snapshotter_service::place_arg::FastPlaceSpec;
 use containerd_service::snapshotter_service::upper::UpperFull;
@@ -121,11 +121,40 @@ pub(super) struct SnapshotterArgs {
         help_heading = "Block images"
     )]
     block_background: BackgroundArg,
+    /// What containers write to on block images with an ext4, unless a label says otherwise
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_enum,
+        default_value = "overlay",
+        help_heading = "Block images"
+    )]
+    block_writable: WritableArg,
     /// File with the logins of their registries, as `docker login` writes it [default: that of the node's user]
     #[arg(long, value_name = "FILE", help_heading = "Block images")]
     block_login: Option<PathBuf>,
     #[command(flatten)]
     registry: RegistryArgs,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum WritableArg {
+    /// The upper directory of an overlay
+    Overlay,
+    /// A device of its own, mounted on a directory
+    Dir,
+    /// A device of its own, which containerd mounts
+    Dev,
+}
+
+impl WritableArg {
+    const fn form(self) -> Option<DeviceForm> {
+        match self {
+            Self::Overlay => None,
+            Self::Dir => Some(DeviceForm::Dir),
+            Self::Dev => Some(DeviceForm::Dev),
+        }
+    }
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -176,6 +205,7 @@ pub(super) fn run(
             cache: args.block_cache.clone(),
             cache_bytes: args.block_cache_limit.0,
             background: args.block_background.into(),
+            own_device: args.block_writable.form(),
             registry: RegistrySpec {
                 login: args
                     .block_login

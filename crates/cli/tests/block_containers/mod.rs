@@ -47,24 +47,29 @@ impl Source {
         Self::at(lab, archive, Registry::start(Kind::Docker))
     }
 
+    /// Makes an image with an ext4, which can be written to.
+    pub(crate) fn with_ext4(lab: &Lab) -> Self {
+        let archive = archive(lab, NOISE);
+        Self::converted(lab, &archive, Registry::start(Kind::Docker), "ext4")
+    }
+
     /// Does the same with a registry of any kind.
     pub(crate) fn at(lab: &Lab, archive: &Path, registry: Registry) -> Self {
-        let image = format!("docker-archive:{}", archive.display());
-        let to = format!("{}/small:block", registry.host());
-        let (name, password) = USER;
-        let login = json!({"auths": {registry.host(): {"auth": auth(name, password)}}});
-        let docker = lab.make_dir("docker");
-        fs::write(docker.join("config.json"), login.to_string()).unwrap();
-        let mut convert = lab.yolofs();
-        convert.env("DOCKER_CONFIG", docker);
-        convert.args(["block", "convert", &image]);
-        ok(convert
-            .arg(lab.path("converted"))
-            .args(["--name", "small", "--push", &to]));
+        Self::converted(lab, archive, registry, "erofs")
+    }
+
+    fn converted(lab: &Lab, archive: &Path, registry: Registry, file_system: &str) -> Self {
+        convert(lab, archive, &registry, (file_system, "block"));
         Self {
             proxy: Proxy::before(&registry),
             registry,
         }
+    }
+
+    /// Puts the same image with an ext4 beside it, and returns its name.
+    pub(crate) fn add_ext4(&self, lab: &Lab, archive: &Path) -> String {
+        convert(lab, archive, &self.registry, ("ext4", "ext4"));
+        format!("{}/small:ext4", self.proxy.host())
     }
 
     /// Returns the digests of the image's layers, the lowest first.
@@ -118,6 +123,25 @@ impl Source {
     pub(crate) fn image(&self) -> String {
         format!("{}/small:block", self.proxy.host())
     }
+}
+
+/// Converts what `docker save` wrote to a kind of file system, and pushes it with a tag.
+fn convert(lab: &Lab, archive: &Path, registry: &Registry, (kind, tag): (&str, &str)) {
+    let image = format!("docker-archive:{}", archive.display());
+    let to = format!("{}/small:{tag}", registry.host());
+    let (name, password) = USER;
+    let login = json!({"auths": {registry.host(): {"auth": auth(name, password)}}});
+    let docker = lab.make_dir("docker");
+    fs::write(docker.join("config.json"), login.to_string()).unwrap();
+    let mut convert = lab.yolofs();
+    convert.env("DOCKER_CONFIG", docker);
+    convert.args(["block", "convert", "--fs", kind, &image]);
+    let dir = match kind {
+        "erofs" => "converted",
+        _ => "converted-ext4",
+    };
+    let convert = convert.arg(lab.path(dir));
+    ok(convert.args(["--name", "small", "--push", &to]));
 }
 
 /// Returns a login as `docker login` writes it.

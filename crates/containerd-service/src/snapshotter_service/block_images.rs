@@ -3,6 +3,7 @@
 //! An image is described in `<root>/devices/<number>`, where the number is that of the snapshot of its topmost layer.
 //! The node mounts it there, fetches its blobs on demand, and keeps it until that snapshot is removed.
 
+mod own;
 mod places;
 mod retired;
 mod whence;
@@ -20,17 +21,22 @@ use blocks::Digest;
 use node_api::client::{CallError, NodeClient};
 use node_api::device::{DeviceKind, DeviceSpec, DeviceView};
 use node_api::image::{ImageSpec, Prefetch, RegistrySpec, StartPlanState};
-use snapshotter::{BlockDir, BlockImages, Snapshot, SnapshotId};
+pub use snapshotter::DeviceForm;
+use snapshotter::{BlockDir, BlockError, BlockImages, OwnDevice, Snapshot, SnapshotId, Usage};
 
 use super::first_boot::FirstBootsHand;
 use host::interrupt::Interrupt;
 use host::mount_table::kind_at;
 use host::run_dir::RunDir;
 use layers::patient_node::PatientClient;
+pub(super) use places::DeviceId;
 use places::DevicePlaces;
 use rawio::private;
 pub(super) use retired::Retired;
 use whence::Whence;
+
+/// What is said if there is no node.
+const NOBODY: &str = "no node runs, which would serve it: start yolofs node";
 
 /// How long a node that went away may take to come back: its keeper starts it again at once.
 const COMES_BACK: Duration = Duration::from_secs(10);
@@ -44,6 +50,9 @@ pub struct BlockImageSettings {
     pub cache_bytes: u64,
     /// What is fetched that nobody has read yet.
     pub background: Prefetch,
+    /// How containers get a device that they write to, on images where that is possible, unless a label says otherwise;
+    /// `None` for an overlay.
+    pub own_device: Option<DeviceForm>,
     /// How registries are talked to.
     pub registry: RegistrySpec,
 }
@@ -56,6 +65,7 @@ pub(super) struct NodeBlockImages {
     whence: Whence,
     store: PathBuf,
     options: ImageSpec,
+    own_device: Option<DeviceForm>,
     retired: Arc<Retired>,
     first_boots: Arc<FirstBootsHand>,
 }
@@ -81,6 +91,7 @@ impl NodeBlockImages {
             node: node(),
             whence: Whence::new(containerd, settings.registry.plain_http),
             store,
+            own_device: settings.own_device,
             options: ImageSpec {
                 cache: Some(cache),
                 cache_bytes: settings.cache_bytes,
@@ -98,8 +109,14 @@ impl NodeBlockImages {
         &self.retired
     }
 
-    fn serve(&self, layers: &[BlockDir], container: Option<&Snapshot>) -> anyhow::Result<PathBuf> {
+    /// Has layers served, and returns where their file system is mounted, and what the node says of it if it does.
+    fn serve(
+        &self,
+        layers: &[BlockDir],
+        container: Option<&Snapshot>,
+    ) -> anyhow::Result<(PathBuf, Option<DeviceView>)> {
         let top = layers.first().context("an image without layers")?.id;
+        let top = DeviceId::Layers(top);
         let image = self.places.of(top);
         let [at, erofs] = self.places.mounts(top);
         private::keep(&self.places.dir).context("making the directory of devices")?;
@@ -114,6 +131,8 @@ impl NodeBlockImages {
             at,
             erofs: Some(erofs.clone()),
             writable: false,
+            suid_dev: false,
+            loop_device: false,
             store: self.store.clone(),
             options: self.options.clone(),
         };
@@ -123,14 +142,13 @@ impl NodeBlockImages {
                 if let Some(container) = container {
                     self.follow(container, layers, &attached.device);
                 }
+                return Ok((erofs, Some(attached.device)));
             }
             // Reads wait for the next node and its workers.
             Err(error) if is_mounted(&erofs) => {
                 log::warn!("{}: {error:#}; using what is mounted", erofs.display());
             }
-            Err(CallError::Nobody(_)) => {
-                anyhow::bail!("no node runs, which would serve it: start yolofs node")
-            }
+            Err(CallError::Nobody(_)) => anyhow::bail!(NOBODY),
             Err(error) => {
                 if is_new {
                     // It may be that the registry was not found, and is asked for again.
@@ -139,7 +157,7 @@ impl NodeBlockImages {
                 return Err(error.into());
             }
         }
-        Ok(erofs)
+        Ok((erofs, None))
     }
 
     /// Has the start of a container made a plan of, if the device records it.
@@ -180,11 +198,39 @@ impl BlockImages for NodeBlockImages {
         layers: &[BlockDir],
         container: Option<&Snapshot>,
     ) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
-        Ok(self.serve(layers, container)?)
+        Ok(self.serve(layers, container)?.0)
     }
 
     fn removed(&self, id: SnapshotId) {
-        self.retired.add(id);
+        self.retired.add(DeviceId::Layers(id));
+    }
+
+    fn form_by_default(&self, layers: &[BlockDir]) -> Option<DeviceForm> {
+        let form = self.own_device?;
+        // One that cannot be served is refused, with the reason, when its overlay is to be mounted.
+        let (dir, _) = self.serve(layers, None).ok()?;
+        own::is_writable(&dir).then_some(form)
+    }
+
+    fn device(
+        &self,
+        id: SnapshotId,
+        form: DeviceForm,
+        layers: &[BlockDir],
+    ) -> Result<OwnDevice, BlockError> {
+        Ok(self.serve_own(id, form, layers)?)
+    }
+
+    fn seal(&self, id: SnapshotId, blob: &Path) -> Result<(Digest, u64), BlockError> {
+        Ok(self.seal_own(id, blob)?)
+    }
+
+    fn device_usage(&self, id: SnapshotId) -> Result<Usage, BlockError> {
+        Ok(self.usage_of_own(id)?)
+    }
+
+    fn device_ended(&self, id: SnapshotId) {
+        self.retired.add(DeviceId::Own(id));
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use blocks::Tree;
+use blocks::{DeviceAccess, Tree};
 use localfs::SourceRoot;
 use tracer::{Limits, Recorder};
 use yolofs::{Mode, MountOptions, Privileges, Readahead};
@@ -122,7 +122,9 @@ fn prepare_image(request: &MountRequest) -> anyhow::Result<Prepared> {
     }
     let open = request.image.as_ref();
     let open = open.context("nothing is said of how the block image is opened")?;
-    let assembly = assembly::of_device((open.open)()?, &options(request))?;
+    // Nobody takes over from a daemon of its own: what is written to needs the node.
+    let access = DeviceAccess::ReadOnly;
+    let assembly = assembly::of_device((open.open)()?, access, &options(request))?;
     Ok(Prepared {
         assembly,
         recorder: None,

@@ -84,15 +84,20 @@ pub(super) fn prepare(
                 Init::Answered => Opening::Again,
                 Init::Unanswered => Opening::First,
             };
-            let opened = way.images.open(
-                &path,
-                &image,
-                &spec.store,
-                (DeviceAccess::ReadOnly, opening),
-            );
+            let opened = way
+                .images
+                .open(&path, &image, &spec.store, (access_of(spec), opening));
             let opened = opened.map_err(|error| Refusal::new(Fault::Invalid, error))?;
             prepare_image(spec, opened, handed, init)
         }
+    }
+}
+
+/// Returns how the file of a block image is opened.
+const fn access_of(spec: &MountSpec) -> DeviceAccess {
+    match spec.writable {
+        true => DeviceAccess::ReadWrite,
+        false => DeviceAccess::ReadOnly,
     }
 }
 
@@ -103,7 +108,8 @@ fn prepare_image(
     handed: &MountDescriptors,
     init: Init,
 ) -> Result<Prepared, Refusal> {
-    let assembly = assembly::of_device(Arc::clone(&image.device), &options(spec));
+    let device = Arc::clone(&image.device);
+    let assembly = assembly::of_device(device, access_of(spec), &options(spec));
     let assembly = assembly.map_err(|error| Refusal::new(Fault::Invalid, error))?;
     let tree = &assembly.parts.tree;
     match names::read(&handed.names, init)? {

@@ -36,7 +36,7 @@ impl<'a> Served<'a> {
             Self::Mount(spec) => {
                 let image = ImageSpec::of_source(&spec.source)?;
                 let options = spec.image.clone().unwrap_or_default();
-                Some(ImageNeeds::of(image, &options, &spec.store, false))
+                Some(ImageNeeds::of(image, &options, &spec.store, spec.writable))
             }
             Self::Device(spec) => {
                 let (image, options) = (&spec.image, &spec.options);

@@ -10,6 +10,7 @@ use super::tables::{
 };
 use crate::block_layer::BlockLayer;
 use crate::error::{Result, SnapshotError};
+use crate::own_device::DeviceForm;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage, check_key, check_labels};
 
 /// A snapshot that is to be made.
@@ -24,6 +25,7 @@ pub(crate) struct NewSnapshot {
     /// The name of the layer whose directory it shares, and that directory's number.
     pub(crate) shares: Option<(String, SnapshotId)>,
     pub(crate) block: Option<BlockLayer>,
+    pub(crate) device: Option<DeviceForm>,
 }
 
 /// Which labels an update changes.
@@ -52,6 +54,7 @@ impl Catalog {
             tier: new.tier,
             shares: new.shares.as_ref().map(|(_, id)| *id),
             block: new.block,
+            device: new.device,
         };
         self.store.write("record a snapshot", |tx| {
             let mut table = tx.open_table(SNAPSHOTS)?;
@@ -104,6 +107,7 @@ impl Catalog {
                 usage: Some(usage),
                 tier: None,
                 block: active.block.clone().or_else(|| found.cloned()),
+                device: None,
                 ..active
             };
             table.remove(key)?;

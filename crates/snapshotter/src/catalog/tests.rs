@@ -17,6 +17,7 @@ fn new(key: &str, id: u64, parent: Option<&str>) -> NewSnapshot {
         tier: None,
         shares: None,
         block: None,
+        device: None,
     }
 }
 

@@ -19,6 +19,7 @@ fn snapshot(name: &str, kind: Kind, parent: Option<&str>, labels: &[(&str, &str)
         tier: None,
         shares: None,
         block: None,
+        device: None,
     }
 }
 

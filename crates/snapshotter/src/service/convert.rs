@@ -70,6 +70,8 @@ fn code(error: &SnapshotError) -> Code {
         | SnapshotError::HasChildren { .. }
         | SnapshotError::NotStaged { .. }
         | SnapshotError::MixedLayers { .. }
+        | SnapshotError::NoDevice { .. }
+        | SnapshotError::OwnDevice { .. }
         | SnapshotError::Lost { .. } => Code::FailedPrecondition,
         SnapshotError::ParentNotCommitted { .. }
         | SnapshotError::OtherParent { .. }

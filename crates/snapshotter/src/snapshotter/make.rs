@@ -41,14 +41,18 @@ impl<L: Lowers> State<L> {
             (Kind::Active, None, None) => self.block_layer(key, parent, &labels)?,
             _ => shared.as_ref().and_then(|layer| layer.block.clone()),
         };
+        let device = match (kind, &staged, &shared, &block) {
+            (Kind::Active, None, None, None) => self.device_form(key, &labels, on.as_ref())?,
+            _ => None,
+        };
         let shares = shared.map(|layer| (layer.name, layer.shares.unwrap_or(layer.id)));
-        let dirs = match (&staged, &shares) {
-            (None, None) => self.place_for(kind, key, &labels)?,
+        let dirs = match (&staged, &shares, device) {
+            (None, None, None) => self.place_for(kind, key, &labels)?,
             _ => &self.root, // or a link there
         };
-        let owner = match block {
-            Some(_) => None, // its directory is nobody's root
-            None => self.owner(&labels, on.as_ref())?,
+        let owner = match (&block, device) {
+            (Some(_), _) | (_, Some(_)) => None, // its directory is nobody's root
+            (None, None) => self.owner(&labels, on.as_ref())?,
         };
         let reserved = Reserved::next(self);
         let made = match &shares {
@@ -65,9 +69,11 @@ impl<L: Lowers> State<L> {
                 tier: self.tier_of(dirs),
                 shares,
                 block,
+                device,
             })?;
             let mounts = self.mounts(&stack);
             if mounts.is_err() {
+                self.end_device(&stack.snapshot);
                 // Who is refused a snapshot does not know that there is one.
                 drop(self.catalog.remove(key));
             }
@@ -150,6 +156,9 @@ impl<L: Lowers> State<L> {
 
     pub(super) fn mounts(&self, stack: &Stack) -> Result<Vec<Mount>> {
         let snapshot = &stack.snapshot;
+        if let Some(form) = snapshot.device {
+            return self.device_mounts(stack, form);
+        }
         let (above, image) = self.above_blocks(stack)?;
         let layers: Vec<LayerDir> = above.iter().map(|parent| self.layer(parent)).collect();
         let mapping = self.mapping(stack)?;
@@ -198,12 +207,7 @@ impl<L: Lowers> State<L> {
         let Some(tier) = &active.tier else {
             return Ok(None);
         };
-        let reserved =
-            Reserved::again(self, active.id).ok_or_else(|| SnapshotError::WrongKind {
-                key: active.name.clone(),
-                kind: active.kind,
-                needed: "somebody else commits it at this moment",
-            })?;
+        let reserved = Reserved::alone(self, active)?;
         // Another commit may have ended just now, and what is there would be its layer.
         self.catalog.check_commit(name, &active.name, None)?;
         // What a former attempt left.

@@ -32,6 +32,18 @@ impl<'a, L: Lowers> Reserved<'a, L> {
         // Not `then_some`: the one that it would drop would free what another has reserved.
         is_free.then(|| Self { id, state })
     }
+
+    /// Reserves the number of a snapshot for who commits it.
+    ///
+    /// # Errors
+    /// If somebody else does.
+    pub(super) fn alone(state: &'a State<L>, active: &Snapshot) -> Result<Self> {
+        Self::again(state, active.id).ok_or_else(|| SnapshotError::WrongKind {
+            key: active.name.clone(),
+            kind: active.kind,
+            needed: "somebody else commits it at this moment",
+        })
+    }
 }
 
 impl<L: Lowers> Drop for Reserved<'_, L> {

@@ -82,6 +82,7 @@ impl<L: Lowers> State<L> {
                 tier: None,
                 shares: None,
                 block: Some(layer),
+                device: None,
             })
         });
         let committed = made.and_then(|_| {
@@ -132,6 +133,19 @@ impl<L: Lowers> State<L> {
     }
 
     fn directory_of(&self, image: &[Snapshot], container: Option<&Snapshot>) -> Result<PathBuf> {
+        let layers = self.layers_of(image)?;
+        let directory = match &self.blocks {
+            Some(blocks) => blocks.directory(&layers, container),
+            None => Err("this snapshotter serves no block images".into()),
+        };
+        directory.map_err(|source| SnapshotError::BlockImage {
+            key: image[0].name.clone(),
+            source,
+        })
+    }
+
+    /// Returns the layers of a stack, all of which must be of block images.
+    pub(super) fn layers_of(&self, image: &[Snapshot]) -> Result<Vec<BlockDir>> {
         let mut layers = Vec::new();
         for snapshot in image {
             let layer = snapshot.block.clone();
@@ -146,13 +160,6 @@ impl<L: Lowers> State<L> {
                 dir: self.root.fs(snapshot.id),
             });
         }
-        let directory = match &self.blocks {
-            Some(blocks) => blocks.directory(&layers, container),
-            None => Err("this snapshotter serves no block images".into()),
-        };
-        directory.map_err(|source| SnapshotError::BlockImage {
-            key: image[0].name.clone(),
-            source,
-        })
+        Ok(layers)
     }
 }

@@ -26,9 +26,15 @@ pub enum FsError {
     /// There is neither data nor a hole behind the offset.
     #[error("the offset is beyond the end of the file")]
     BeyondEnd,
+    /// The file would become larger.
+    #[error("the file has a fixed size")]
+    TooLarge,
     /// The request would change the file system.
     #[error("the file system is read-only")]
     ReadOnly,
+    /// It is one of several ways to do something, and not supported.
+    #[error("this is not supported")]
+    Unsupported,
     /// Only directories have entries.
     #[error("not a directory")]
     NotADirectory,
@@ -59,7 +65,9 @@ impl FsError {
             | Self::NoAttribute
             | Self::TooSmall
             | Self::BeyondEnd
+            | Self::TooLarge
             | Self::ReadOnly
+            | Self::Unsupported
             | Self::NotADirectory
             | Self::Invalid => false,
         }

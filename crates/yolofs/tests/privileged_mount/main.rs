@@ -20,3 +20,4 @@ mod read_only;
 mod requested;
 mod rig;
 mod takeover;
+mod writes;

@@ -38,13 +38,13 @@ pub(in crate::yolofs) struct AttachArgs {
     /// Make a block device of this machine, and a symbolic link to it (Linux 6.9, the module ublk_drv)
     #[arg(long, conflicts_with_all = ["nbd", "vhost_user"])]
     ublk: bool,
-    /// Mount a directory whose file `disk` is the device, to read only
-    #[arg(long, conflicts_with_all = ["nbd", "vhost_user", "ublk", "writable"])]
+    /// Mount a directory whose file `disk` is the device, to read only unless --writable says otherwise
+    #[arg(long, conflicts_with_all = ["nbd", "vhost_user", "ublk"])]
     mount: bool,
-    /// Mount the EROFS of the image here, too
+    /// Mount the EROFS or ext4 of the image here, too; an ext4 can be written to with --writable
     #[arg(long, value_name = "DIR", requires = "mount")]
     erofs: Option<PathBuf>,
-    /// Let clients write to a raw disk; an image with a writable layer is served writable without it
+    /// Let clients write to a raw disk, or to a file; an image with a writable layer is served writable to others without it
     #[arg(long)]
     writable: bool,
     #[command(flatten)]
@@ -100,6 +100,8 @@ fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::R
         at,
         erofs: args.erofs.as_deref().map(canonical).transpose()?,
         writable: args.writable,
+        suid_dev: false,
+        loop_device: false,
         store: store.absolute(),
         options: ImageSpec {
             plan: !args.no_plan,

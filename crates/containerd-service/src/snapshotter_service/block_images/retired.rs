@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::places::{DeviceId, DevicePlaces};
 use anyhow::Context as _;
 use blockimages::CONFIG_NAME;
 use host::caught::caught_or;
+use layers::patient_node::PatientClient;
 use node_api::client::CallError;
 use parking_lot::{Condvar, Mutex};
-use snapshotter::SnapshotId;
-
-use super::places::DevicePlaces;
-use layers::patient_node::PatientClient;
 
 /// How soon a device that is in use, or a node that is away, is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -32,7 +30,7 @@ pub(in super::super) struct Retired {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    ids: BTreeSet<SnapshotId>,
+    ids: BTreeSet<DeviceId>,
     ending: bool,
 }
 
@@ -46,22 +44,22 @@ impl Retired {
         }
     }
 
-    /// Has a device ended, if there is one of this snapshot.
-    pub(super) fn add(&self, id: SnapshotId) {
+    /// Has a device ended, if there is one.
+    pub(super) fn add(&self, id: DeviceId) {
         self.waiting.lock().ids.insert(id);
         self.changed.notify_all();
     }
 
-    /// Starts the thread. Devices of snapshots that are not `present` are ended, too: a former process may have been
-    /// killed before it did so.
+    /// Starts the thread. Devices that are not among those that are `needed` are ended, too: a former process may have
+    /// been killed before it did so.
     ///
     /// # Errors
     /// If the thread cannot be started.
     pub(in super::super) fn start(
         self: &Arc<Self>,
-        present: &BTreeSet<SnapshotId>,
+        needed: &BTreeSet<DeviceId>,
     ) -> anyhow::Result<JoinHandle<()>> {
-        for id in self.left().into_iter().filter(|id| !present.contains(id)) {
+        for id in self.left().into_iter().filter(|id| !needed.contains(id)) {
             self.add(id);
         }
         let retired = Arc::clone(self);
@@ -76,12 +74,12 @@ impl Retired {
         self.changed.notify_all();
     }
 
-    /// Returns the snapshots that have a device, or the directory of one.
-    fn left(&self) -> BTreeSet<SnapshotId> {
+    /// Returns the devices that there are, or directories of.
+    fn left(&self) -> BTreeSet<DeviceId> {
         let entries = std::fs::read_dir(&self.places.dir).into_iter().flatten();
         let names = entries.flatten().map(|entry| entry.file_name());
         let mut left: BTreeSet<_> = names
-            .filter_map(|name| name.to_str()?.parse().ok().map(SnapshotId))
+            .filter_map(|name| name.to_str()?.parse().ok())
             .collect();
         // One that is away has nothing that has no directory.
         let devices = self.node.ask(Duration::ZERO, |node| node.devices());
@@ -109,7 +107,7 @@ impl Retired {
                         self.waiting.lock().ids.remove(&id);
                     }
                     Err(error) => {
-                        log::debug!("the device of snapshot {id} stays for now: {error:#}");
+                        log::debug!("the device {id} stays for now: {error:#}");
                         failed = true;
                     }
                 }
@@ -121,7 +119,7 @@ impl Retired {
         }
     }
 
-    fn end(&self, id: SnapshotId) -> anyhow::Result<()> {
+    fn end(&self, id: DeviceId) -> anyhow::Result<()> {
         let dir = self.places.of(id);
         if !dir.exists() {
             // It has never been used.
