@@ -7,8 +7,8 @@ use std::path::Path;
 use blocks::Digest;
 use serde::{Deserialize, Serialize};
 
-use crate::own_device::BLOB_NAME;
-
+/// The file with the blob of a layer, also in the tar of it.
+pub(crate) const BLOB_NAME: &str = "overlaybd.commit";
 /// What a blob begins with: a ZFile, or an LSMT layer that is not compressed.
 const MAGICS: [&[u8; 8]; 2] = [b"ZFile\0\x01\0", b"LSMT\0\x01\x02\0"];
 

@@ -8,14 +8,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::Labels;
-
 /// What has a device made for a snapshot.
 pub(crate) const WRITABLE: &str = "containerd.io/snapshot/overlaybd.writable";
 /// Where the blob of a layer is that was committed; overlaybd's snapshotter says so.
 pub(crate) const COMMITTED: &str = "containerd.io/snapshot/overlaybd.localcommitpath";
-/// The file with the blob of a layer.
-pub(crate) const BLOB_NAME: &str = "overlaybd.commit";
 
 /// How a container gets the file system of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,9 +24,9 @@ pub enum DeviceForm {
 }
 
 impl DeviceForm {
-    /// Returns what is asked for by these labels. As in overlaybd's snapshotter, any other value asks for nothing.
-    pub(crate) fn of(labels: &Labels) -> Option<Self> {
-        match labels.get(WRITABLE)?.as_str() {
+    /// Returns what is asked for by the value of [`WRITABLE`]. As in overlaybd's snapshotter, any other value asks for nothing.
+    pub(crate) fn of(value: &str) -> Option<Self> {
+        match value {
             "dir" => Some(Self::Dir),
             "dev" => Some(Self::Dev),
             _ => None,
@@ -53,13 +49,8 @@ mod tests {
 
     #[test]
     fn a_label_asks_for_a_device() {
-        let of = |value: &str| {
-            let labels = [(WRITABLE.to_owned(), value.to_owned())];
-            DeviceForm::of(&labels.into())
-        };
-        assert_eq!(of("dir"), Some(DeviceForm::Dir));
-        assert_eq!(of("dev"), Some(DeviceForm::Dev));
-        assert_eq!(of("overlayfs"), None);
-        assert_eq!(DeviceForm::of(&Labels::new()), None);
+        assert_eq!(DeviceForm::of("dir"), Some(DeviceForm::Dir));
+        assert_eq!(DeviceForm::of("dev"), Some(DeviceForm::Dev));
+        assert_eq!(DeviceForm::of("overlayfs"), None);
     }
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 
 use crate::block::BlockImages;
-use crate::block_layer::BlockLayer;
+use crate::block_layer::{BLOB_NAME, BlockLayer};
 use crate::catalog::{Catalog, LabelChange};
 use crate::directories::{CATALOG, Directories};
 use crate::disk_usage::disk_usage;
@@ -28,7 +28,7 @@ use crate::filter::Filter;
 use crate::known::{KnownLayers, Unpacker};
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Mount, OverlayOptions, mountable};
-use crate::own_device::{BLOB_NAME, COMMITTED};
+use crate::own_device::COMMITTED;
 use crate::pace::Pace;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Usage};
 use crate::staged;

@@ -10,11 +10,11 @@ mod give;
 mod handing;
 mod handles;
 mod listing;
+mod writes;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
-use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +38,7 @@ use connect::PendingReply;
 use convert::{caller, file, file_attr, file_type, lifetime, node};
 use give::{give_data, give_entry, give_offset, give_ok, give_opened, give_space, give_xattr};
 use handles::{Asked, Handles};
+use listing::stop_if;
 
 /// Largest request: 256 pages is what Linux allows unless `fs.fuse.max_pages_limit` is raised,
 /// and larger ones were not faster.
@@ -499,12 +500,7 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = file(ino).and_then(|file| self.fs.write(file, offset, data));
-        match written {
-            // No request is longer than `MAX_REQUEST_BYTES`.
-            Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
-            Err(error) => reply.error(errno(&error)),
-        }
+        writes::answer(&self.fs, file(ino), offset, data, reply);
     }
 
     fn fallocate(
@@ -517,13 +513,8 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let cleared = file(ino).and_then(|file| {
-            if !clears(mode) {
-                return Err(FsError::Unsupported);
-            }
-            let end = offset.checked_add(length).ok_or(FsError::TooLarge)?;
-            self.fs.clear(file, offset..end)
-        });
+        let cleared =
+            file(ino).and_then(|file| writes::clear(&self.fs, file, (offset, length), mode));
         give_ok(reply, cleared);
     }
 
@@ -585,22 +576,5 @@ impl Filesystem for Adapter {
         copy_file_range(
             INodeNo, FileHandle, u64, INodeNo, FileHandle, u64, u64, CopyFileRangeFlags
         ) -> ReplyWrite;
-    }
-}
-
-/// Returns whether a way to change the space of a file is one that makes it zeros, and keeps its size.
-const fn clears(mode: i32) -> bool {
-    const KEEP_SIZE: i32 = nix::libc::FALLOC_FL_KEEP_SIZE;
-    matches!(
-        mode & !KEEP_SIZE,
-        nix::libc::FALLOC_FL_PUNCH_HOLE | nix::libc::FALLOC_FL_ZERO_RANGE
-    )
-}
-
-fn stop_if(full: bool) -> ControlFlow<()> {
-    if full {
-        ControlFlow::Break(())
-    } else {
-        ControlFlow::Continue(())
     }
 }

@@ -3,12 +3,12 @@
 use super::State;
 use super::place::Reserved;
 use crate::block::BlockImages;
-use crate::block_layer::BlockLayer;
+use crate::block_layer::{BLOB_NAME, BlockLayer};
 use crate::error::{Result, SnapshotError};
 use crate::lowers::Lowers;
 use crate::mapping::Mapping;
 use crate::overlay::{Mount, mountable};
-use crate::own_device::{BLOB_NAME, DeviceForm, WRITABLE};
+use crate::own_device::{DeviceForm, WRITABLE};
 use crate::snapshot::{Labels, Snapshot, Stack, Usage};
 use crate::unpacks::unpacks;
 
@@ -30,10 +30,10 @@ impl<L: Lowers> State<L> {
         if unpacks(key, labels) {
             return Ok(None);
         }
-        if !labels.contains_key(WRITABLE) {
+        let Some(asked) = labels.get(WRITABLE) else {
             return self.default_form(&**blocks, labels, on);
-        }
-        let Some(form) = DeviceForm::of(labels) else {
+        };
+        let Some(form) = DeviceForm::of(asked) else {
             return Ok(None);
         };
         let refused = |why| SnapshotError::NoDevice {

@@ -16,6 +16,14 @@ use crate::fs::{DirItem, FileSystem, FsError};
 /// Entries that are collected at most: some more than the kernel has room for. It asks for the rest.
 const ENTRIES_MAX: usize = 256;
 
+/// Stops a listing once the kernel has no room for more.
+pub(super) fn stop_if(full: bool) -> ControlFlow<()> {
+    match full {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}
+
 /// An entry with a name of its own.
 pub(super) struct Item {
     name: Vec<u8>,

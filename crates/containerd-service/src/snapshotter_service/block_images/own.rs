@@ -91,7 +91,7 @@ impl NodeBlockImages {
         let size = size.context("the node does not say how large the image is: try again")?;
         if !is_writable(&dir) {
             bail!(
-                "the image has a file system that can only be read: convert it with --fs ext4 (yolofs block convert)"
+                "the image has a file system that can only be read: convert it to an ext4 (yolofs block convert)"
             );
         }
         let top = layers.first().context("an image without layers")?.id;
