@@ -425,7 +425,7 @@ fn privileged_an_image_that_cannot_be_written_to_says_what_can() {
         ];
         let refused = node.try_ctr(&[&run[..], &["/bin/true"]].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(said.contains("--fs ext4"), "{said}");
+        assert!(said.contains("convert it to an ext4"), "{said}");
         let _gone = node.try_ctr(&["containers", "rm", "refused"]);
     }
     until("what was begun to go", || {
