@@ -66,10 +66,13 @@ fn a_sandbox_takes_few_calls_and_few_faults() {
     let counted = Calls::count_but(Some("sandbox-rooms"));
     (0..COUNTED).for_each(|_| cycle());
     let counts = counted.stop();
-    let all = counts.values().sum::<u64>() / COUNTED;
+    // Some six more are waits of threads for each other, of which a busy machine has more.
+    let is_wait = |number: u32| i64::from(number) == nix::libc::SYS_futex;
+    let others = counts.iter().filter(|(number, _)| !is_wait(**number));
+    let all = others.map(|(_, calls)| calls).sum::<u64>() / COUNTED;
     println!("{all} calls of a start, by number, of {COUNTED}: {counts:?}");
     assert!(
-        all <= 120,
+        all <= 114,
         "{all} calls, by number, of {COUNTED}: {counts:?}"
     );
     // One for its network; the others were made in advance. Where the machine is busy, not all sandboxes find some ready.
