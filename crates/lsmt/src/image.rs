@@ -100,7 +100,7 @@ impl Image {
         let layers = self.layers();
         check_range(offset, buffer.len(), layers.virtual_size())?;
         let Some(upper) = &layers.upper else {
-            return layers.stack.read_below(buffer, offset);
+            return layers.stack.read_at(buffer, offset);
         };
         let segments = upper.within(sectors(offset, buffer.len()));
         let end = offset + wide(buffer.len());

@@ -156,21 +156,12 @@ impl Stack {
 
     /// Tells each layer which of its bytes a read of these ranges will take, if it takes more than one part.
     pub(crate) fn expect(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Expected> {
-        let mut parts = Vec::new();
-        for range in ranges {
-            let len = size(range.end.saturating_sub(range.start));
-            for segment in self.index.within(sectors(range.start, len)) {
-                let start = range.start.max(segment.offset() * SECTOR);
-                let end = range.end.min(segment.end() * SECTOR);
-                if segment.content() == Content::Data && start < end {
-                    let at = segment.moffset() * SECTOR + start - segment.offset() * SECTOR;
-                    parts.push((segment.tag(), at..at + end - start));
-                }
-            }
-        }
-        if parts.len() < 2 {
+        let mut parts = ranges.into_iter().flat_map(|range| self.parts_of(range));
+        // Most reads take one, and nothing is allocated for them.
+        let (Some(first), Some(second)) = (parts.next(), parts.next()) else {
             return Vec::new();
-        }
+        };
+        let mut parts: Vec<_> = [first, second].into_iter().chain(parts).collect();
         parts.sort_unstable_by_key(|(tag, range)| (*tag, range.start));
         let of_layers = parts.chunk_by(|(one, _), (other, _)| one == other);
         let expected = of_layers.filter_map(|parts| {
@@ -179,6 +170,21 @@ impl Stack {
             self.layers[layer].parts()[part].source.expect(&ranges)
         });
         expected.collect()
+    }
+
+    /// Returns the bytes of layers that a range of the device is made of, each with its layer's tag.
+    fn parts_of(&self, range: Range<u64>) -> impl Iterator<Item = (u8, Range<u64>)> + '_ {
+        let len = size(range.end.saturating_sub(range.start));
+        let segments = self.index.within(sectors(range.start, len));
+        segments.filter_map(move |segment| {
+            let start = range.start.max(segment.offset() * SECTOR);
+            let end = range.end.min(segment.end() * SECTOR);
+            let is_part = segment.content() == Content::Data && start < end;
+            is_part.then(|| {
+                let at = segment.moffset() * SECTOR + start - segment.offset() * SECTOR;
+                (segment.tag(), at..at + end - start)
+            })
+        })
     }
 
     /// Reads bytes for a layer above, whose device may be larger.
