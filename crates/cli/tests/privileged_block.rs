@@ -112,6 +112,21 @@ struct LyingRegistry {
 }
 
 impl LyingRegistry {
+    /// Starts one with a layer, and makes an image of it in a directory.
+    fn of_image(dir: &Path) -> Self {
+        let blob = fs::read(vectors().join("A.lz4.4k.tar.obd")).unwrap();
+        let digest = oci::digest_of(&blob).to_string();
+        let len = blob.len();
+        let registry = LyingRegistry::start(&digest, blob);
+        let config = format!(
+            r#"{{"repoBlobUrl":"http://127.0.0.1:{}/v2/some/image/blobs",
+                "lowers":[{{"digest":"{digest}","size":{len}}}]}}"#,
+            registry.port
+        );
+        fs::write(dir.join("config.v1.json"), config).unwrap();
+        registry
+    }
+
     fn start(digest: &str, blob: Vec<u8>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -172,16 +187,7 @@ fn answer(mut stream: &TcpStream, path: &str, counts: &Mutex<u64>, blob: &[u8]) 
 #[test]
 fn a_lazy_image_of_a_registry_that_lies_is_right_and_survives_a_kill() {
     let dir = tempfile::tempdir().unwrap();
-    let blob = fs::read(vectors().join("A.lz4.4k.tar.obd")).unwrap();
-    let digest = oci::digest_of(&blob).to_string();
-    let len = blob.len();
-    let registry = LyingRegistry::start(&digest, blob);
-    let config = format!(
-        r#"{{"repoBlobUrl":"http://127.0.0.1:{}/v2/some/image/blobs",
-            "lowers":[{{"digest":"{digest}","size":{len}}}]}}"#,
-        registry.port
-    );
-    fs::write(dir.path().join("config.v1.json"), config).unwrap();
+    let registry = LyingRegistry::of_image(dir.path());
     let (socket, cache) = (dir.path().join("s"), dir.path().join("cache"));
     let serve = || {
         export(&[
@@ -241,16 +247,7 @@ impl Drop for Mounted<'_> {
 #[test]
 fn an_image_is_served_when_its_cache_s_disk_takes_nothing_any_more() {
     let dir = tempfile::tempdir().unwrap();
-    let blob = fs::read(vectors().join("A.lz4.4k.tar.obd")).unwrap();
-    let digest = oci::digest_of(&blob).to_string();
-    let len = blob.len();
-    let registry = LyingRegistry::start(&digest, blob);
-    let config = format!(
-        r#"{{"repoBlobUrl":"http://127.0.0.1:{}/v2/some/image/blobs",
-            "lowers":[{{"digest":"{digest}","size":{len}}}]}}"#,
-        registry.port
-    );
-    fs::write(dir.path().join("config.v1.json"), config).unwrap();
+    let registry = LyingRegistry::of_image(dir.path());
     let cache = dir.path().join("cache");
     fs::create_dir(&cache).unwrap();
     mount(&["-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs"], &cache);
