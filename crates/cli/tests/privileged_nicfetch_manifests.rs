@@ -86,8 +86,9 @@ fn answer(client: &TcpStream, sent: &Sent) -> std::io::Result<()> {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
             client.write_all(head.as_bytes())?;
             if line.starts_with("GET") {
-                client.write_all(&body)?;
+                // Before: whoever has read it looks at the number.
                 sent.blobs.fetch_add(1, SeqCst);
+                client.write_all(&body)?;
             }
             continue;
         }
@@ -107,8 +108,8 @@ fn answer(client: &TcpStream, sent: &Sent) -> std::io::Result<()> {
             body.len()
         )?;
         if line.starts_with("GET") {
-            client.write_all(&body)?;
             sent.bodies.fetch_add(body.len() as u64, SeqCst);
+            client.write_all(&body)?;
         }
     }
 }
