@@ -234,14 +234,14 @@ impl Lab {
         let machine = self.machine()?;
         let work = |root: &Path| run_all(root, &machine.scratch);
         machine.start(Way::Recording, near, &line, SOURCE, &["--nic-share"], work)?;
-        drop(line);
-        // The daemon gives the boot image away after the mount is over.
+        // The daemon gives the boot image away after the mount is over, over the line.
         wait_for("boot image at the service", DEADLINE, || {
             let listed: Listed = json(self.operator("ls"))?;
             let mut sources = listed.sources.iter();
             let recorded = |source: &ListedSource| source.name == SOURCE && source.boots > 0;
             Ok(sources.any(recorded).then_some(()))
         })?;
+        drop(line);
         let touched = self.touched()?;
         let mut native = Vec::new();
         for _ in 0..NATIVE_TURNS {
