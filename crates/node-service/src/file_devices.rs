@@ -120,7 +120,7 @@ impl Owner {
         let spec = self.devices.file(name).ok_or_else(unknown)?;
         let mount = self.visible_at(&RunDir::id_of(&spec.at));
         let mount = mount.ok_or_else(unknown)?;
-        let Service::By(worker) = mount.service() else {
+        let Service::By(worker) = mount.assigned.service() else {
             let why = format!("the worker of {name} is being replaced: its recording is lost");
             return Err(NodeError::Conflict(why));
         };
