@@ -22,6 +22,38 @@ use crate::{BlobSource, CONFIG_NAME, DeviceConfig, ImageError, LowerConfig, Uppe
 /// The directory of a live image within that of the image.
 const LIVE_DIR: &str = "upper";
 
+/// What is to be made of a new image besides its layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewImage {
+    /// What it has on top.
+    pub top: Top,
+    /// Bytes of the device; `None` for the size of the layers.
+    pub size: Option<u64>,
+    /// Bytes of data that a pair of files may have.
+    pub limit: Option<u64>,
+}
+
+impl From<Top> for NewImage {
+    fn from(top: Top) -> Self {
+        Self {
+            top,
+            size: None,
+            limit: None,
+        }
+    }
+}
+
+impl NewImage {
+    /// Returns the same with so many bytes.
+    #[must_use]
+    pub fn sized(self, size: impl Into<Option<u64>>) -> Self {
+        Self {
+            size: size.into(),
+            ..self
+        }
+    }
+}
+
 /// What a new image has on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Top {
@@ -71,8 +103,8 @@ pub fn lowers_of(path: &Path) -> Result<DeviceConfig, ImageError> {
 pub fn create(
     dir: &Path,
     mut config: DeviceConfig,
-    top: Top,
-    size: Option<u64>,
+    image: NewImage,
+    let NewImage { top, size, limit } = image;
 ) -> Result<PathBuf, ImageError> {
     let path = dir.join(CONFIG_NAME);
     let refuse = |rule| {
@@ -81,6 +113,11 @@ pub fn create(
     };
     if path.exists() {
         return refuse("there is an image already");
+    if limit.is_some() && !matches!(top, Top::Pair(_)) {
+        return refuse(
+            "only overlaybd's writable layers can have a limit: append, sparse or hybrid",
+        );
+    }
     }
     fs::create_dir_all(dir).map_err(file("making", dir))?;
     rawio::trusted::expect_own(dir).map_err(file("writing to", dir))?;
@@ -109,7 +146,10 @@ pub fn create(
     config.upper = match top {
         Top::Sealed if config.lowers.is_empty() => return refuse("it would have no layer"),
         Top::Sealed => None,
-        Top::Pair(kind) => Some(create_pair(dir, 0, &new(kind)?)?),
+        Top::Pair(kind) => Some(UpperConfig {
+            limit: limit.unwrap_or(0),
+            ..create_pair(dir, 0, &new(kind)?)?
+        }),
         Top::Live => {
             let live = dir.join(LIVE_DIR);
             fs::create_dir_all(&live).map_err(file("making", &live))?;
@@ -178,7 +218,7 @@ fn create_pair(dir: &Path, number: usize, new: &NewUpper) -> Result<UpperConfig,
     let config = UpperConfig {
         index,
         data,
-        dir: String::new(),
+        ..UpperConfig::default()
     };
     let data = dir.join(&config.data);
     let files = UpperFiles {
@@ -312,7 +352,10 @@ fn commit_pair(
         uuid: new_uuid()?,
         parent: info.uuid,
     };
-    config.upper = Some(create_pair(&base, number, &new)?);
+    config.upper = Some(UpperConfig {
+        limit: upper.limit,
+        ..create_pair(&base, number, &new)?
+    });
     config.lowers.push(LowerConfig {
         file: name,
         digest: done.digest.to_string(),
@@ -498,7 +541,7 @@ mod tests {
             UpperConfig {
                 index,
                 data,
-                dir: String::new(),
+                ..UpperConfig::default()
             }
         };
         let config = |files: &[&str]| DeviceConfig {
