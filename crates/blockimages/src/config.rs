@@ -265,6 +265,14 @@ impl LowerConfig {
         }
     }
 
+    /// Returns the file of a layer with its data, if it is on this machine.
+    pub(crate) fn local(&self, base: &Path) -> Option<PathBuf> {
+        match self.place(base) {
+            Place::Local(path) if !self.is_turbo() => Some(path),
+            _ => None,
+        }
+    }
+
     pub(crate) fn status(&self, base: &Path) -> LayerStatus {
         match self.place(base) {
             Place::Local(path) => LayerStatus {
