@@ -84,6 +84,10 @@ pub struct UpperConfig {
     /// Instead of both, the directory of an [`lsmt::LiveImage`]; overlaybd does not support it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub dir: String,
+    /// Bytes of data that a pair of files may have, and a sixteenth more on the disk; 0 for any number. overlaybd does not
+    /// know it.
+    #[serde(rename = "yolofsLimit", skip_serializing_if = "is_zero")]
+    pub limit: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -155,6 +159,13 @@ impl DeviceConfig {
             _ if self.upper.as_ref().is_some_and(UpperConfig::is_unclear) => {
                 "its upper needs an index and data, or a directory, and not both"
             }
+            _ if self
+                .upper
+                .as_ref()
+                .is_some_and(|upper| upper.limit > 0 && !upper.dir.is_empty()) =>
+            {
+                "its upper is a directory, which cannot have a limit"
+            }
             _ => return Ok(()),
         };
         let path = path.to_owned();
@@ -200,6 +211,18 @@ impl DeviceConfig {
         places
     }
 
+    /// Returns how many more bytes may be written to the writable layer, if it has a limit; relative names are within
+    /// `base`. A sixteenth is kept for what a file system writes of itself.
+    #[must_use]
+    pub fn bytes_left(&self, base: &Path) -> Option<u64> {
+        use std::os::unix::fs::MetadataExt as _;
+        let upper = self.writable().filter(|upper| upper.limit > 0)?;
+        let data = base.join(&upper.data).metadata();
+        // Whole sectors that are there, whatever the block size.
+        let taken = data.map_or(0, |about| about.blocks() * lsmt::SECTOR);
+        Some((upper.limit - upper.limit / 16).saturating_sub(taken))
+    }
+
     /// Returns the writable layer; one without files counts as none, as in overlaybd.
     #[must_use]
     pub fn writable(&self) -> Option<&UpperConfig> {
@@ -239,6 +262,14 @@ impl LowerConfig {
         match self.is_turbo() {
             true => &self.target_digest,
             false => &self.digest,
+        }
+    }
+
+    /// Returns the file of a layer with its data, if it is on this machine.
+    pub(crate) fn local(&self, base: &Path) -> Option<PathBuf> {
+        match self.place(base) {
+            Place::Local(path) if !self.is_turbo() => Some(path),
+            _ => None,
         }
     }
 

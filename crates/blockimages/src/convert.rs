@@ -13,6 +13,7 @@ mod layer;
 mod layout;
 mod push;
 mod registry;
+mod stacked;
 mod turbo;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,9 @@ pub(crate) use layout::write as write_file;
 pub use lsmt::{Codec, ZFileOptions};
 pub use push::{Pushed, push};
 pub use registry::{RegistryImage, data_of};
+pub use stacked::{
+    Arrival, ArrivedBlob, BaseImage, LayersFrom, NewLayer, StackPushed, StackedImage,
+};
 pub use turbo::StoredLayer;
 
 use crate::turbo::GZIP_INDEX;

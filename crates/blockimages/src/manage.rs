@@ -22,6 +22,38 @@ use crate::{BlobSource, CONFIG_NAME, DeviceConfig, ImageError, LowerConfig, Uppe
 /// The directory of a live image within that of the image.
 const LIVE_DIR: &str = "upper";
 
+/// What is to be made of a new image besides its layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewImage {
+    /// What it has on top.
+    pub top: Top,
+    /// Bytes of the device; `None` for the size of the layers.
+    pub size: Option<u64>,
+    /// Bytes of data that a pair of files may have.
+    pub limit: Option<u64>,
+}
+
+impl From<Top> for NewImage {
+    fn from(top: Top) -> Self {
+        Self {
+            top,
+            size: None,
+            limit: None,
+        }
+    }
+}
+
+impl NewImage {
+    /// Returns the same with so many bytes.
+    #[must_use]
+    pub fn sized(self, size: impl Into<Option<u64>>) -> Self {
+        Self {
+            size: size.into(),
+            ..self
+        }
+    }
+}
+
 /// What a new image has on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Top {
@@ -62,8 +94,7 @@ pub fn lowers_of(path: &Path) -> Result<DeviceConfig, ImageError> {
     Ok(config)
 }
 
-/// Creates an image in `dir` of these layers, with `top` on them; returns the path of its configuration. The device
-/// has `size` bytes, or the size of the layers.
+/// Creates an image in `dir` of these layers; returns the path of its configuration.
 ///
 /// # Errors
 /// If there is an image already, if the layers cannot be opened and no size is given, or if a file cannot be
@@ -71,9 +102,9 @@ pub fn lowers_of(path: &Path) -> Result<DeviceConfig, ImageError> {
 pub fn create(
     dir: &Path,
     mut config: DeviceConfig,
-    top: Top,
-    size: Option<u64>,
+    image: NewImage,
 ) -> Result<PathBuf, ImageError> {
+    let NewImage { top, size, limit } = image;
     let path = dir.join(CONFIG_NAME);
     let refuse = |rule| {
         let path = path.clone();
@@ -81,6 +112,11 @@ pub fn create(
     };
     if path.exists() {
         return refuse("there is an image already");
+    }
+    if limit.is_some() && !matches!(top, Top::Pair(_)) {
+        return refuse(
+            "only overlaybd's writable layers can have a limit: append, sparse or hybrid",
+        );
     }
     fs::create_dir_all(dir).map_err(file("making", dir))?;
     rawio::trusted::expect_own(dir).map_err(file("writing to", dir))?;
@@ -109,7 +145,10 @@ pub fn create(
     config.upper = match top {
         Top::Sealed if config.lowers.is_empty() => return refuse("it would have no layer"),
         Top::Sealed => None,
-        Top::Pair(kind) => Some(create_pair(dir, 0, &new(kind)?)?),
+        Top::Pair(kind) => Some(UpperConfig {
+            limit: limit.unwrap_or(0),
+            ..create_pair(dir, 0, &new(kind)?)?
+        }),
         Top::Live => {
             let live = dir.join(LIVE_DIR);
             fs::create_dir_all(&live).map_err(file("making", &live))?;
@@ -178,7 +217,7 @@ fn create_pair(dir: &Path, number: usize, new: &NewUpper) -> Result<UpperConfig,
     let config = UpperConfig {
         index,
         data,
-        dir: String::new(),
+        ..UpperConfig::default()
     };
     let data = dir.join(&config.data);
     let files = UpperFiles {
@@ -282,6 +321,8 @@ fn write_sealed(
     let files = files.read(true).write(true).create(true).truncate(true);
     let storage = FileStorage::new(files.open(blob).map_err(file("making", blob))?);
     let info = LayerInfo {
+        // As overlaybd's own commit: the same content makes the same blob.
+        uuid: Uuid::NIL,
         message: message.to_vec(),
         virtual_size: open.virtual_size(),
         ..open.info()
@@ -312,7 +353,10 @@ fn commit_pair(
         uuid: new_uuid()?,
         parent: info.uuid,
     };
-    config.upper = Some(create_pair(&base, number, &new)?);
+    config.upper = Some(UpperConfig {
+        limit: upper.limit,
+        ..create_pair(&base, number, &new)?
+    });
     config.lowers.push(LowerConfig {
         file: name,
         digest: done.digest.to_string(),
@@ -327,6 +371,50 @@ fn commit_pair(
         }
     }
     Ok(done)
+}
+
+/// What an image has on top of the image that it was made of, to be pushed.
+#[derive(Clone, Debug)]
+pub struct CommittedLayers {
+    /// What its configuration says.
+    pub config: DeviceConfig,
+    /// All of its sealed layers, the lowest first: the digest of the blob with its data as far as it is known, and its
+    /// file if it is on this machine.
+    pub layers: Vec<(Option<blocks::Digest>, Option<PathBuf>)>,
+    /// Whether something was written that is in none of them.
+    pub uncommitted: bool,
+}
+
+/// Looks for the sealed layers of an image, which may be in use.
+///
+/// # Errors
+/// If its configuration cannot be read, or a layer of a live image was sealed and not committed.
+pub fn committed_layers(path: &Path) -> Result<CommittedLayers, ImageError> {
+    let (config, path) = DeviceConfig::read(path)?;
+    let base = path.parent().unwrap_or(Path::new("."));
+    let lowers = config.digests().into_iter().zip(&config.lowers);
+    let lowers = lowers.map(|(digest, lower)| (digest, lower.local(base)));
+    let mut layers: Vec<_> = lowers.collect();
+    let mut uncommitted = false;
+    match config.writable() {
+        Some(upper) if !upper.dir.is_empty() => {
+            let dir = base.join(&upper.dir);
+            let blobs = LiveImage::blobs_in(&DirFolder::new(&dir));
+            let blobs = blobs.map_err(upper_error("looking for the layers of", &dir))?;
+            layers.extend(blobs.iter().map(|name| (None, Some(dir.join(name)))));
+        }
+        Some(upper) => {
+            // One that is in use has more to come.
+            let open = open_pair(upper, base);
+            uncommitted = open.is_ok_and(|(open, _lock)| open.usage().live_bytes > 0);
+        }
+        None => {}
+    }
+    Ok(CommittedLayers {
+        config,
+        layers,
+        uncommitted,
+    })
 }
 
 fn committed(path: PathBuf) -> Result<Committed, ImageError> {
@@ -498,7 +586,7 @@ mod tests {
             UpperConfig {
                 index,
                 data,
-                dir: String::new(),
+                ..UpperConfig::default()
             }
         };
         let config = |files: &[&str]| DeviceConfig {

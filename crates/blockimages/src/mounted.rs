@@ -3,6 +3,7 @@
 //! An EROFS is mounted of the file itself. An ext4, which overlaybd's convertor makes, needs a loop device, and can be
 //! written to if the file can.
 
+mod bound;
 mod check;
 
 use std::fs::File;
@@ -125,6 +126,15 @@ impl MountedImage {
         )
         .map_err(|error| file("mounting the file system of the image on", at)(error.into()))?;
         Ok(Self { dir })
+    }
+
+    /// Bounds an ext4 that can be written to: it gives away no more than so many bytes of the space that is free now, and what
+    /// is deleted from now on. Then programs that write more hear that there is no space. It ends when it is unmounted.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn bound(&self, bytes: u64) -> Result<(), ImageError> {
+        bound::bound(&self.dir, bytes).map_err(file("bounding the file system on", &self.dir))
     }
 
     /// Leaves it mounted.

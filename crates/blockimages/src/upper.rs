@@ -43,6 +43,9 @@ impl OwnedUpper {
     ) -> Result<Self, ImageError> {
         if config.dir.is_empty() {
             let (upper, lock) = open_pair(config, base)?;
+            if config.limit > 0 {
+                upper.set_limit(config.limit);
+            }
             let image = Stack::of_shared(lowers).and_then(|stack| Image::open(stack, Some(upper)));
             let kept = Kept::Pair(image.map_err(ImageError::Stack)?);
             return Ok(Self {

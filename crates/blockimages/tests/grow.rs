@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use blockimages::manage::{self, Top, UpperKind};
+use blockimages::manage::{self, NewImage, Top, UpperKind};
 use blockimages::{DeviceConfig, RawDevice, open_image};
 use blocks::{BlockDevice, DeviceAccess, DeviceErrorKind, Durability};
 
@@ -15,7 +15,12 @@ fn made(dir: &Path, top: Option<Top>) -> PathBuf {
     let path = dir.join("image");
     match top {
         Some(top) => {
-            manage::create(&path, DeviceConfig::default(), top, Some(MIB)).unwrap();
+            manage::create(
+                &path,
+                DeviceConfig::default(),
+                NewImage::from(top).sized(MIB),
+            )
+            .unwrap();
         }
         None => std::fs::write(&path, vec![0; 1 << 20]).unwrap(),
     }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use blockimages::convert::{ConvertOptions, convert_disk};
-use blockimages::manage::{self, Top, UpperKind};
+use blockimages::manage::{self, NewImage, Top, UpperKind};
 use blockimages::{BlobCache, DeviceConfig, ImageError, OriginConfig, Registries};
 use blocks::BlockDevice as _;
 use lsmt::ReadAt as _;
@@ -121,7 +121,12 @@ fn nothing_is_made_in_a_directory_that_others_may_write_to() {
     }
     let create = |dir: &Path| {
         let new = (Top::Pair(UpperKind::Append), Some(1 << 20));
-        manage::create(dir, DeviceConfig::default(), new.0, new.1).map(drop)
+        manage::create(
+            dir,
+            DeviceConfig::default(),
+            NewImage::from(new.0).sized(new.1),
+        )
+        .map(drop)
     };
     let convert = |dir: &Path| {
         let (options, mut watch) = (ConvertOptions::default(), |_| ControlFlow::Continue(()));
@@ -154,7 +159,12 @@ fn a_configuration_that_another_user_can_change_is_not_used() {
     let lab = Lab::new(1);
     let dir = lab.dir.path().join("image");
     let top = (Top::Pair(UpperKind::Append), Some(1 << 20));
-    manage::create(&dir, DeviceConfig::default(), top.0, top.1).unwrap();
+    manage::create(
+        &dir,
+        DeviceConfig::default(),
+        NewImage::from(top.0).sized(top.1),
+    )
+    .unwrap();
     let config = dir.join("config.v1.json");
     let open = || blockimages::open_image(&dir, None).map(drop);
     open().unwrap();
@@ -339,7 +349,12 @@ fn a_device_that_claims_to_be_huge_is_walked_in_a_few_steps() {
     let dir = tempfile::tempdir().unwrap();
     let options = ConvertOptions::default().blob();
     let new = (Top::Pair(UpperKind::Append), Some(CLAIMED));
-    manage::create(dir.path(), DeviceConfig::default(), new.0, new.1).unwrap();
+    manage::create(
+        dir.path(),
+        DeviceConfig::default(),
+        NewImage::from(new.0).sized(new.1),
+    )
+    .unwrap();
     let device = blockimages::open_image(dir.path(), None).unwrap();
     let (data, at) = ([7; 4096], CLAIMED / 2);
     device

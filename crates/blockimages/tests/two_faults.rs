@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use blockimages::manage::{self, Top, UpperKind};
+use blockimages::manage::{self, NewImage, Top, UpperKind};
 use blockimages::{
     Background, BlobCache, CacheConfig, CachedBlobs, DeviceConfig, LayeredDevice, Origin,
     open_image,
@@ -46,8 +46,7 @@ fn layer(options: BlobOptions) -> Arc<Vec<u8>> {
     manage::create(
         dir.path(),
         DeviceConfig::default(),
-        top,
-        Some(BLOCKS * CHUNK),
+        NewImage::from(top).sized(BLOCKS * CHUNK),
     )
     .unwrap();
     let device = open_image(dir.path(), None).unwrap();

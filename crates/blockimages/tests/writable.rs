@@ -283,3 +283,49 @@ fn a_writable_layer_is_sealed_and_stays() {
     };
     assert!(read(&image) == read(&stacked), "the layer differs");
 }
+
+/// The same content, written in another order and in other pieces, is the same blob.
+#[test]
+fn the_same_content_is_sealed_to_the_same_blob() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = blockimages::convert::ConvertOptions::default().blob();
+    let seal = |name: &str, kind, pieces: &[std::ops::Range<u64>]| {
+        let image = dir.path().join(name);
+        let new = manage::NewImage::from(manage::Top::Pair(kind)).sized(1 << 30);
+        manage::create(&image, blockimages::DeviceConfig::default(), new).unwrap();
+        let device = open_image(&image, None).unwrap();
+        for piece in pieces {
+            let data: Vec<u8> = piece
+                .clone()
+                .flat_map(|block| [block as u8; 4096])
+                .collect();
+            let at = piece.start * 4096;
+            device.write_at(at, &data, Durability::Flushed).unwrap();
+        }
+        device.flush().unwrap();
+        drop(device);
+        let blob = dir.path().join(format!("{name}.blob"));
+        manage::seal(&image, &blob, options, b"same")
+            .unwrap()
+            .digest
+    };
+    // More than a segment has: 8 MiB.
+    let whole = [10..20, 100..5100];
+    let blocks: Vec<_> = (100..5100)
+        .rev()
+        .chain(10..20)
+        .map(|at| at..at + 1)
+        .collect();
+    let twice = [0..4, 4000..5100, 10..20, 100..4050];
+    let digests = [
+        seal("whole", UpperKind::Append, &whole),
+        seal("blocks", UpperKind::Append, &blocks),
+        seal("hybrid", UpperKind::Hybrid, &twice[1..]),
+        seal("sparse", UpperKind::Sparse, &whole),
+    ];
+    assert!(
+        digests.iter().all(|digest| *digest == digests[0]),
+        "{digests:?}"
+    );
+    assert_ne!(seal("more", UpperKind::Hybrid, &twice), digests[0]);
+}

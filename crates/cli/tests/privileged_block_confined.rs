@@ -176,6 +176,15 @@ fn privileged_block_who_reads_layers_of_a_registry_does_nothing_else() {
         command.arg(silent.reference().trim_start_matches("docker://"));
         command
     });
+    let scratch = lab.make_dir("scratch");
+    attack(&lab, KEEPS, Some(&scratch), &mut || {
+        let mut command = block(&lab, "push");
+        let name = silent.reference();
+        let name = name.trim_start_matches("docker://");
+        command.arg(&silent.image).args([name, "--base", name]);
+        command.arg("--scratch").arg(&scratch);
+        command
+    });
     let live = Silent::with_upper(&lab, "live", &serde_json::json!({"dir": "layers"}));
     attack(&lab, KEEPS, Some(&live.image), &mut || {
         let mut command = block(&lab, "commit");

@@ -10,11 +10,11 @@ mod node;
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use block_containers::{
-    DOCUMENTS, NOISE, Source, devices, expected, is_removed, pull, run, unpacked,
+    DOCUMENTS, NOISE, Running, Source, devices, expected, is_removed, mounted, pull, run, unpacked,
 };
 use cri::{Cri, Images, until_pods_are_possible};
 use lab::docker29::Docker29;
@@ -183,35 +183,18 @@ fn privileged_docker_29_runs_containers_on_block_images() {
     until("the device to go", || devices(&lab).is_empty());
 }
 
-/// A container that runs, and its files as it sees them.
-struct Running {
-    root: PathBuf,
-}
-
-impl Running {
-    fn start(node: &Node<'_>, image: &str, id: &str) -> Self {
-        node.ctr(&["run", "-d", image, id, "/bin/sleep", "1000000"]);
-        let tasks = node.ctr(&["tasks", "ls"]);
-        let line = tasks.lines().find(|line| line.starts_with(id)).unwrap();
-        let pid = line.split_whitespace().nth(1).unwrap();
-        Self {
-            root: PathBuf::from(format!("/proc/{pid}/root")),
-        }
-    }
-
-    /// Reads a part of the large file that nobody has read before.
-    #[track_caller]
-    fn reads(&self, part: usize) {
-        let len = NOISE / PARTS;
-        let mut file = fs::File::open(self.root.join("srv/noise")).unwrap();
-        file.seek(SeekFrom::Start((part * len) as u64)).unwrap();
-        let mut found = vec![0; len];
-        file.read_exact(&mut found).unwrap();
-        assert!(
-            found == noise(7, NOISE)[part * len..][..len],
-            "part {part} differs"
-        );
-    }
+/// Reads a part of the large file that nobody has read before.
+#[track_caller]
+fn reads(root: &Path, part: usize) {
+    let len = NOISE / PARTS;
+    let mut file = fs::File::open(root.join("srv/noise")).unwrap();
+    file.seek(SeekFrom::Start((part * len) as u64)).unwrap();
+    let mut found = vec![0; len];
+    file.read_exact(&mut found).unwrap();
+    assert!(
+        found == noise(7, NOISE)[part * len..][..len],
+        "part {part} differs"
+    );
 }
 
 /// What a test reads at a time of the large file.
@@ -253,42 +236,35 @@ fn privileged_containers_on_block_images_read_on_whoever_dies() {
         node.directories() == layers
     });
     source.proxy.stop_cutting();
-    let reader = Running::start(&node, &image, "block-reader");
-    reader.reads(0);
+    let root = Running::start(&node, &image, "block-reader", &[]).root;
+    let reads = |part| reads(&root, part);
+    reads(0);
     node.kill_snapshotter();
-    reader.reads(1);
+    reads(1);
     // What it had no time to bring away.
     let stale = node.root().join("devices/99999");
     fs::create_dir_all(stale.join("fs")).unwrap();
     node.start_snapshotter();
-    reader.reads(2);
+    reads(2);
     until("what is stale to go", || !stale.exists());
     let worker = devices(&lab)[0]["pid"].as_u64().unwrap();
     signal_to(u32::try_from(worker).unwrap(), Signal::SIGKILL);
-    reader.reads(3);
+    reads(3);
     service.kill_node();
-    reader.reads(4);
+    reads(4);
     node.kill_containerd();
     node.start_containerd();
-    reader.reads(5);
+    reads(5);
     let expected = expected(&lab);
     assert_eq!(run(&lab, &node, &image, "block-after", READ), expected);
     // All of it was read by then: the registry is not needed any more.
     source.proxy.cut_after(0);
-    reader.reads(6);
+    reads(6);
     assert_eq!(run(&lab, &node, &image, "block-without", READ), expected);
     assert_eq!(devices(&lab).len(), 1);
     node.ctr(&["tasks", "rm", "-f", "block-reader"]);
     node.ctr(&["containers", "rm", "block-reader"]);
     is_removed(&lab, &node, &image);
-}
-
-/// Mounts a snapshot as containerd would.
-fn mounted(lab: &Lab, node: &Node<'_>, key: &str) -> PathBuf {
-    let at = lab.make_dir(&format!("mounted-{key}"));
-    let mount = node.ctr(&["snapshots", "mounts", at.to_str().unwrap(), key]);
-    ok(Command::new("sh").args(["-ec", &mount]));
-    at
 }
 
 #[test]

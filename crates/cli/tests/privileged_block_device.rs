@@ -9,14 +9,13 @@ mod cri;
 mod node;
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use block_attached::{attach, kill_worker};
-use block_containers::{DOCUMENTS, NOISE, Source, devices, is_removed, pull};
+use block_containers::{DOCUMENTS, NOISE, Running, Source, devices, is_removed, mounted, pull};
 use containerd_client::services::v1::snapshots::PrepareSnapshotRequest;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::tonic::Request;
@@ -31,79 +30,9 @@ const LABEL: &str = "containerd.io/snapshot/overlaybd.writable";
 /// Where the blob of a committed one is.
 const COMMITTED: &str = "containerd.io/snapshot/overlaybd.localcommitpath";
 
-/// A container that runs on a device of its own, and its files as it sees them.
-struct Running<'a> {
-    node: &'a Node<'a>,
-    id: &'static str,
-    root: PathBuf,
-}
-
-impl<'a> Running<'a> {
-    fn start(node: &'a Node<'_>, image: &str, id: &'static str, form: &str) -> Self {
-        let label = format!("{LABEL}={form}");
-        let run = ["run", "-d", "--snapshotter-label", &label, image, id];
-        node.ctr(&[&run[..], &["/bin/sleep", "1000000"]].concat());
-        Self::of(node, id)
-    }
-
-    fn of(node: &'a Node<'_>, id: &'static str) -> Self {
-        Self {
-            root: PathBuf::from(format!("/proc/{}/root", pid(node, id))),
-            node,
-            id,
-        }
-    }
-
-    /// Returns the type of its root, and the device that has it.
-    fn mounted(&self) -> (String, String) {
-        let pid = pid(self.node, self.id);
-        let table = fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap();
-        let root: Vec<_> = table.lines().next().unwrap().split(' ').collect();
-        assert_eq!(root[1], "/", "{table}");
-        // Programs with set-user-id bits are what they are in any container.
-        assert!(!root[3].contains("nosuid"), "{table}");
-        (root[2].to_owned(), root[0].to_owned())
-    }
-
-    fn write(&self, name: &str, content: &[u8]) {
-        let mut file = File::create(self.root.join(name)).unwrap();
-        file.write_all(content).unwrap();
-    }
-
-    /// Makes durable what was written.
-    fn sync(&self) {
-        let root = File::open(&self.root).unwrap();
-        nix::unistd::syncfs(&root).unwrap();
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        fs::read(self.root.join(name)).unwrap()
-    }
-
-    /// Runs a shell in it.
-    fn sh(&self, script: &str) -> String {
-        let exec = [
-            "tasks",
-            "exec",
-            "--exec-id",
-            "sh",
-            self.id,
-            "/bin/sh",
-            "-c",
-            script,
-        ];
-        self.node.ctr(&exec)
-    }
-
-    fn end(&self) {
-        self.node.ctr(&["tasks", "rm", "-f", self.id]);
-    }
-}
-
-fn pid(node: &Node<'_>, id: &str) -> String {
-    let tasks = node.ctr(&["tasks", "ls"]);
-    let line = tasks.lines().find(|line| line.starts_with(id)).unwrap();
-    line.split_whitespace().nth(1).unwrap().to_owned()
+/// Starts a container with a device of its own.
+fn start<'a>(node: &'a Node<'_>, image: &str, id: &'static str, form: &str) -> Running<'a> {
+    Running::start(node, image, id, &[(LABEL, form)])
 }
 
 /// The devices that containers write to.
@@ -161,6 +90,13 @@ fn mount(lab: &Lab, mount: &Mount) -> PathBuf {
     at
 }
 
+/// Returns the type of what is mounted on a directory.
+fn kind_of(at: &Path) -> String {
+    let find = ["-n", "-o", "FSTYPE", "--mountpoint"];
+    let kind = ok(Command::new("findmnt").args(find).arg(at));
+    kind.trim().to_owned()
+}
+
 /// Unmounts a directory. Who is forked by another test has its files open for a moment.
 fn unmount(at: &Path) {
     until("nobody to use it", || {
@@ -210,9 +146,8 @@ fn commit_and_go_on(lab: &Lab, node: &Node<'_>, id: &str) {
     unmount(&at);
     node.ctr(&["snapshots", "commit", "committed-2", "next"]);
     node.ctr(&["snapshots", "prepare", "read", "committed-2"]);
-    let mounts = node.ctr(&["snapshots", "mounts", at.to_str().unwrap(), "read"]);
-    assert!(mounts.contains("overlay"), "{mounts}");
-    ok(Command::new("sh").args(["-ec", &mounts]));
+    let at = mounted(lab, node, "read");
+    assert_eq!(kind_of(&at), "overlay");
     assert_changed(&at);
     assert_eq!(fs::read(at.join("srv/more")).unwrap(), b"more");
     unmount(&at);
@@ -257,7 +192,7 @@ fn privileged_a_container_writes_to_a_device_of_its_own_whoever_dies() {
     let image = source.image();
     pull(&node, &image);
     assert!(source.proxy.bytes() < DOCUMENTS, "layers were pulled");
-    let container = Running::start(&node, &image, "device-1", "dir");
+    let container = start(&node, &image, "device-1", "dir");
     let (kind, device) = container.mounted();
     assert_eq!(kind, "ext4");
     assert!(device.starts_with("/dev/loop"), "{device}");
@@ -266,7 +201,7 @@ fn privileged_a_container_writes_to_a_device_of_its_own_whoever_dies() {
     let devices = node.root().join("devices").metadata().unwrap();
     assert_eq!(devices.permissions().mode() & 0o077, 0);
     // Another one of the image has nothing of it.
-    let other = Running::start(&node, &image, "device-2", "dir");
+    let other = start(&node, &image, "device-2", "dir");
     assert_ne!(other.mounted(), container.mounted());
     assert_eq!(other.read("srv/greeting"), b"hello\n");
     other.end();
@@ -324,7 +259,7 @@ fn privileged_debians_containerd_runs_containers_on_devices_of_their_own() {
     let source = Source::with_ext4(&lab);
     let image = source.image();
     pull(&node, &image);
-    let container = Running::start(&node, &image, "device-3", "dir");
+    let container = start(&node, &image, "device-3", "dir");
     assert_eq!(container.mounted().0, "ext4");
     container.sh("echo of the container >/srv/said");
     assert_eq!(container.read("srv/said"), b"of the container\n");
@@ -345,7 +280,7 @@ fn privileged_a_container_starts_again_on_its_device() {
     let image = source.image();
     pull(&node, &image);
     for (id, form) in [("device-5", "dir"), ("device-6", "dev")] {
-        let container = Running::start(&node, &image, id, form);
+        let container = start(&node, &image, id, form);
         change(&container);
         container.end();
         node.ctr(&["tasks", "start", "-d", id]);
@@ -386,7 +321,7 @@ fn privileged_a_container_is_given_the_block_device_itself() {
     let source = Source::with_ext4(&lab);
     let image = source.image();
     pull(&node, &image);
-    let container = Running::start(&node, &image, "device-4", "dev");
+    let container = start(&node, &image, "device-4", "dev");
     let (kind, device) = container.mounted();
     assert_eq!(kind, "ext4");
     let name = own_devices(&lab).remove(0);

@@ -251,8 +251,10 @@ impl Client {
         let carries = login.map_or(Carries::Nothing, |_| Carries::Login);
         let mut to = self.realms.check(realm, carries)?;
         let service = service.map(|service| ("service", service));
+        // Services take one scope in each parameter, and some split none.
+        let scopes = scope.split(' ').map(|scope| ("scope", scope));
         to.query_pairs_mut()
-            .extend_pairs(service.into_iter().chain([("scope", scope)]));
+            .extend_pairs(service.into_iter().chain(scopes));
         let call = Call {
             method: Method::GET,
             place: Destination::Led { to, by },

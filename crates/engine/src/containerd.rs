@@ -13,6 +13,7 @@ mod events;
 mod lease;
 mod repositories;
 mod snapshots;
+mod stacks;
 mod tasks;
 mod version;
 
@@ -31,6 +32,7 @@ pub use chain::chain_ids;
 pub use events::Events;
 pub use lease::{Collected, KeptDocument, Labels, LayerAge, Lease, Prepared};
 pub use repositories::PulledManifest;
+pub use stacks::{SnapshotStack, StackBase};
 pub use tasks::{CtrRun, Exec};
 pub use version::version_at;
 

@@ -58,19 +58,16 @@ pub(crate) fn write_blob(
 ) -> Result<u64> {
     write_layer(storage, options, info, |body| {
         let mut buffer = vec![0; size(COPY_SECTORS * SECTOR)];
-        for &segment in segments {
-            if segment.content() == Content::Zeros {
-                body.push_zeros(segment.offset(), segment.sectors(), segment.tag());
-                continue;
-            }
-            let mut done = 0;
-            while done < segment.sectors() {
-                let len = (segment.sectors() - done).min(COPY_SECTORS);
-                let piece = &mut buffer[..size(len * SECTOR)];
-                read(segment, done * SECTOR, piece)?;
-                body.push(segment.offset() + done, piece, segment.tag())?;
-                done += len;
-            }
+        let mut rest = segments;
+        while let [first, ..] = rest {
+            // Segments are as they were written; runs are not, so that the same content makes the same blob.
+            let joins = |pair: &&[Segment]| {
+                (pair[1].content(), pair[1].tag()) == (first.content(), first.tag())
+                    && pair[0].end() == pair[1].offset()
+            };
+            let (run, behind) = rest.split_at(1 + rest.windows(2).take_while(joins).count());
+            rest = behind;
+            body.copy(run, &mut buffer, read)?;
         }
         Ok(())
     })
@@ -162,6 +159,40 @@ impl<'a> LayerBody<'a> {
             header,
             refers: false,
         })
+    }
+
+    /// Appends neighbours of one content.
+    fn copy(&mut self, run: &[Segment], buffer: &mut [u8], read: ReadSegment<'_>) -> Result<()> {
+        let ([first, ..], [.., last]) = (run, run) else {
+            return Ok(());
+        };
+        let mut at = first.offset();
+        if first.content() == Content::Zeros {
+            while at < last.end() {
+                let len = (last.end() - at).min(SEGMENT_SECTORS_MAX);
+                self.push_zeros(at, len, first.tag());
+                at += len;
+            }
+            return Ok(());
+        }
+        let mut filled = 0;
+        for &segment in run {
+            let mut done = 0;
+            while done < segment.sectors() {
+                let len = (segment.sectors() - done).min(COPY_SECTORS - filled);
+                let piece = &mut buffer[size(filled * SECTOR)..size((filled + len) * SECTOR)];
+                read(segment, done * SECTOR, piece)?;
+                (done, filled) = (done + len, filled + len);
+                if filled == COPY_SECTORS {
+                    self.push(at, buffer, first.tag())?;
+                    (at, filled) = (at + filled, 0);
+                }
+            }
+        }
+        match filled {
+            0 => Ok(()),
+            _ => self.push(at, &buffer[..size(filled * SECTOR)], first.tag()),
+        }
     }
 
     /// Appends what the device has from a byte on: whole sectors. They may come in any order, but each

@@ -98,7 +98,7 @@ pub use storage::crash;
 pub use storage::{
     DirFolder, Expected, FileStorage, Folder, MemoryFolder, MemoryStorage, ReadAt, Storage, Window,
 };
-pub use tar::{TAR_DATA_OFFSET, blob_range, unwrap_tar, wrap_tar};
+pub use tar::{TAR_DATA_OFFSET, blob_range, tar_around, unwrap_tar, wrap_tar};
 pub use trace::{TRACE_READ_MAX, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
 pub use turbo::{AccessPoint, GzipIndex, GzipTar, make_gzip_index};
 pub use upper::{NewUpper, Upper, UpperFiles, UpperKind, UpperUsage};

@@ -130,6 +130,21 @@ impl LiveImage {
         Ok(self.begin()?.own.len())
     }
 
+    /// Returns the names of the blobs that the image in a folder has below its writable layer, from the bottom. The image
+    /// may be in use.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is none, or one of these layers was sealed in place, and is not a blob yet.
+    pub fn blobs_in(folder: &dyn Folder) -> Result<Vec<String>> {
+        let layers = Manifest::load(folder)?.layers;
+        let what = "a layer that was sealed where it is, and not committed,";
+        match layers.iter().all(|layer| layer.form == Form::Blob) {
+            true => Ok(layers.iter().map(|layer| layer.name()).collect()),
+            false => Err(LsmtError::Unsupported { what }),
+        }
+    }
+
     fn begin(&self) -> Result<parking_lot::MutexGuard<'_, State>> {
         let what = "operation";
         self.state.try_lock().ok_or(LsmtError::Busy { what })

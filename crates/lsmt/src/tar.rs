@@ -1,7 +1,7 @@
 //! The tar that registries see around a blob: one file, its length in a PAX header.
 
 use crate::error::{Doing, LsmtError, Result, rule};
-use crate::num::{array_at, put, size};
+use crate::num::{array_at, put, size, wide};
 use crate::storage::{ReadAt, Storage, Window};
 
 const BLOCK: u64 = 512;
@@ -63,6 +63,16 @@ pub fn unwrap_tar<R: ReadAt>(blob: R) -> Result<Window<R>> {
 ///
 /// Fails as the storage does.
 pub fn wrap_tar(storage: &dyn Storage, len: u64) -> Result<u64> {
+    let [before, behind] = tar_around(len);
+    storage.write_at(&before, 0).doing("write a tar")?;
+    let end = TAR_DATA_OFFSET + len;
+    storage.write_at(&behind, end).doing("write a tar")?;
+    Ok(end + wide(behind.len()))
+}
+
+/// Returns what such a tar has before and behind a blob of `len` bytes.
+#[must_use]
+pub fn tar_around(len: u64) -> [Vec<u8>; 2] {
     let record = pax_record(len);
     let mut pax = [0; 512];
     put(&mut pax, 0, b"overlaybd.pax");
@@ -80,15 +90,8 @@ pub fn wrap_tar(storage: &dyn Storage, len: u64) -> Result<u64> {
     seal(&mut file, b'0');
     let mut body = [0; 512];
     put(&mut body, 0, record.as_bytes());
-    storage
-        .write_at(&[pax, body, file].concat(), 0)
-        .doing("write a tar")?;
-    let end = TAR_DATA_OFFSET + len;
-    let padding = end.next_multiple_of(BLOCK) - end + 2 * BLOCK;
-    storage
-        .write_at(&vec![0; size(padding)], end)
-        .doing("write a tar")?;
-    Ok(end + padding)
+    let padding = len.next_multiple_of(BLOCK) - len + 2 * BLOCK;
+    [[pax, body, file].concat(), vec![0; size(padding)]]
 }
 
 /// Returns the PAX record of a length, which begins with its own length.

@@ -11,6 +11,7 @@
 //! loses trims; ours is the second file.
 
 mod journal;
+mod limit;
 mod map;
 mod open;
 mod write;
@@ -100,6 +101,8 @@ pub struct Upper {
     frozen: AtomicBool,
     /// Another layer has taken its place.
     retired: AtomicBool,
+    /// Sectors of data that it may have.
+    limit: AtomicU64,
 }
 
 struct State {
@@ -116,6 +119,8 @@ struct State {
     /// progress.
     unflushed: [Map; 2],
     journal: Journal,
+    /// Sectors of the data that nothing reads, and that are holes.
+    given_back: u64,
     /// How many writes there were, and how many were flushed.
     writes: u64,
     flushed_writes: u64,

@@ -40,7 +40,7 @@ impl Owner {
     /// What the worker refused; the mount is not served then.
     pub(crate) fn serve_first(&self, mount: &Arc<Owned>) -> Result<(), NodeError> {
         self.ask_one(mount).first("unmounted", || {
-            mount.wait_until_served(Instant::now() + ADOPTION)
+            mount.assigned.wait_until_served(Instant::now() + ADOPTION)
         })
     }
 
@@ -74,7 +74,7 @@ impl Owner {
             Ok(worker) => worker,
             Err(error) => return Asked::NoWorker(error),
         };
-        if !mount.ask(&worker) {
+        if !mount.assigned.ask(&worker) {
             worker.release(&mount.key);
             return Asked::Over;
         }
@@ -105,7 +105,7 @@ impl Owner {
                 Asked::Served
             }
             Ok((WorkerResponse::Refused { fault, why }, _)) => {
-                mount.refused(&worker);
+                mount.assigned.refused(&worker);
                 worker.release(&mount.key);
                 Asked::Refused(fault, why)
             }
@@ -125,7 +125,7 @@ impl Owner {
     /// Notifies the worker of a mount that the visible mount is gone. One that does not respond is
     /// notified later, or its successor learns it from the descriptors it receives.
     pub(crate) fn tell_to_let_go(mount: &Owned) {
-        let Service::By(worker) = mount.service() else {
+        let Service::By(worker) = mount.assigned.service() else {
             return;
         };
         if !worker.answers() {
@@ -180,7 +180,7 @@ impl Owner {
         let (mut together, mut wait) = (Vec::new(), Duration::ZERO);
         let mut apart = Vec::new();
         for mount in mounts {
-            match mount.lost(worker, at, cause) {
+            match mount.assigned.lost(worker, at, cause) {
                 None => {}
                 Some(Verdict::GiveUp) => {
                     self.give_up(&mount, "its workers crash one after the other");
@@ -226,7 +226,7 @@ impl Owner {
             "giving up the mount {}: {why}",
             mount.visible.target().display()
         );
-        mount.give_up(why.to_owned());
+        mount.assigned.give_up(why.to_owned());
         if let Err(error) = mount.visible.abort() {
             log::error!("{}: ending its connection: {error}", mount.id);
         }

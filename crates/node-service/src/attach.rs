@@ -48,7 +48,7 @@ impl Owner {
             )));
         }
         if let Some(device) = device {
-            if !matches!(device.service(), Service::GivenUp(_)) {
+            if !matches!(device.assigned.service(), Service::GivenUp(_)) {
                 self.device_records.keep_desired(spec)?;
                 let device = self.device_view(&device);
                 return Ok(Attached { device, new: false });
@@ -85,7 +85,7 @@ impl Owner {
             .serve_device_first(&device)
             .and_then(|()| Ok(self.device_records.keep_desired(spec)?));
         if let Err(error) = served {
-            let _ended = match device.service() {
+            let _ended = match device.assigned.service() {
                 Service::By(_) => self.end_started(&device),
                 _ => self.end_device(&device),
             };

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use blockexport::Place;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
+use super::assigned::Assigned;
 use super::assignment::{Assignment, Service};
-use super::deaths::{Cause, Verdict};
 use super::workers::Worker;
 use node_api::device::{DeviceSpec, DeviceStatus, DeviceView};
 use node_api::mount_state::MountState;
@@ -29,15 +28,14 @@ pub(crate) struct Device {
     /// Where clients connect, or the link to the block device. The node keeps it, so that they wait while the worker is
     /// replaced; none when the device is over.
     place: Mutex<Option<Place>>,
-    state: Mutex<State>,
-    changed: Condvar,
+    /// Which worker serves it.
+    pub assigned: Assigned<State>,
     /// Held while the record is written.
     recording: Mutex<()>,
 }
 
 #[derive(Debug)]
-struct State {
-    assignment: Assignment,
+pub(crate) struct State {
     /// Whether a worker has served it.
     was_served: bool,
     /// What its worker said last.
@@ -61,16 +59,13 @@ impl Device {
             spec: instance.spec.clone(),
             key: key_of(&instance.spec.name),
             place: Mutex::new(Some(place)),
-            state: Mutex::new(State {
-                assignment: Assignment::after_a_restart(
-                    true,
-                    instance.restarts,
-                    instance.last_gap_ms,
-                ),
-                was_served: instance.worker.is_some(),
-                heard: None,
-            }),
-            changed: Condvar::new(),
+            assigned: Assigned::new(
+                Assignment::after_a_restart(true, instance.restarts, instance.last_gap_ms),
+                State {
+                    was_served: instance.worker.is_some(),
+                    heard: None,
+                },
+            ),
             recording: Mutex::new(()),
         })
     }
@@ -105,74 +100,34 @@ impl Device {
         Company::of_device(&self.spec)
     }
 
-    /// Returns who serves it.
-    pub(crate) fn service(&self) -> Service {
-        self.state.lock().assignment.service.clone()
-    }
-
-    /// Returns whether it is being detached.
-    pub(crate) fn is_over(&self) -> bool {
-        self.state.lock().assignment.over
-    }
-
-    /// Notes that a worker is being asked to serve it. Fails if it is over or was given up.
-    pub(crate) fn ask(&self, worker: &Arc<Worker>) -> bool {
-        self.state.lock().assignment.ask(worker)
-    }
-
     /// Notes that the worker serves it, unless it has died since.
     pub(crate) fn served(&self, worker: &Arc<Worker>, status: DeviceStatus) {
-        let mut state = self.state.lock();
+        let mut state = self.assigned.lock();
         let first = !state.was_served;
         if state.assignment.served(worker, first) {
             state.was_served = true;
             state.heard = Some(status);
-            self.changed.notify_all();
+            self.assigned.tell();
         }
     }
 
     /// Notes that a worker serves it that an earlier node has asked to.
     pub(crate) fn found(&self, worker: &Arc<Worker>, status: DeviceStatus) {
-        let mut state = self.state.lock();
+        let mut state = self.assigned.lock();
         state.assignment.found(worker);
         state.was_served = true;
         state.heard = Some(status);
-    }
-
-    /// Notes that nobody serves it, after a worker refused.
-    pub(crate) fn refused(&self, worker: &Arc<Worker>) {
-        self.state.lock().assignment.refused(worker);
-    }
-
-    /// Notes that its worker died, and says what is to be done. `None` if that worker was not the one that
-    /// serves it, or if it is over.
-    pub(crate) fn lost(&self, worker: &Arc<Worker>, at: Instant, cause: Cause) -> Option<Verdict> {
-        self.state.lock().assignment.lost(worker, at, cause)
-    }
-
-    /// Notes that nobody will serve it any more.
-    pub(crate) fn give_up(&self, why: String) {
-        self.state.lock().assignment.service = Service::GivenUp(why);
-        self.changed.notify_all();
-    }
-
-    /// Waits until somebody serves it or nobody will, and returns what came true by `deadline`.
-    pub(crate) fn wait_until_served(&self, deadline: Instant) -> Service {
-        let mut state = self.state.lock();
-        let pending = |state: &mut State| state.assignment.is_pending();
-        self.changed.wait_while_until(&mut state, pending, deadline);
-        state.assignment.service.clone()
     }
 
     /// Notes that it is being detached: its record is written no more, and no other worker is asked. Returns who
     /// serves it.
     pub(crate) fn set_over(&self) -> Service {
         let service = {
-            let assignment = &mut self.state.lock().assignment;
+            let assignment = &mut self.assigned.lock().assignment;
             assignment.over = true;
             assignment.service.clone()
         };
-        self.changed.notify_all();
+        self.assigned.tell();
         drop(self.recording.lock());
         service
     }
@@ -184,7 +139,7 @@ impl Device {
     pub(crate) fn record(&self, records: &DeviceRecords) -> anyhow::Result<()> {
         let _one_at_a_time = self.recording.lock();
         let instance = {
-            let assignment = &self.state.lock().assignment;
+            let assignment = &self.assigned.lock().assignment;
             if assignment.over {
                 return Ok(());
             }
@@ -198,14 +153,9 @@ impl Device {
         records.keep(&instance)
     }
 
-    /// Returns the time that passed between its last two workers.
-    pub(crate) fn last_gap(&self) -> Option<Duration> {
-        self.state.lock().assignment.last_gap
-    }
-
     /// Returns what there is to tell of it, with what its worker just said if it did.
     pub(crate) fn view(&self, heard: Option<DeviceStatus>) -> DeviceView {
-        let mut state = self.state.lock();
+        let mut state = self.assigned.lock();
         if heard.is_some() {
             state.heard = heard;
         }

@@ -43,7 +43,7 @@ impl Owner {
     /// What the worker refused; nobody serves it then.
     pub(crate) fn serve_device_first(&self, device: &Arc<Device>) -> Result<(), NodeError> {
         self.ask_for(device).first("detached", || {
-            device.wait_until_served(Instant::now() + ATTACH)
+            device.assigned.wait_until_served(Instant::now() + ATTACH)
         })
     }
 
@@ -70,7 +70,9 @@ impl Owner {
                     }
                     if refusals == REFUSALS {
                         log::error!("giving up the device {name}: {why}");
-                        device.give_up(format!("no worker serves it: {why}"));
+                        device
+                            .assigned
+                            .give_up(format!("no worker serves it: {why}"));
                         return;
                     }
                 }
@@ -90,7 +92,7 @@ impl Owner {
             Ok(worker) => worker,
             Err(error) => return Asked::NoWorker(error),
         };
-        let Some(beside) = device.beside().filter(|_| device.ask(&worker)) else {
+        let Some(beside) = device.beside().filter(|_| device.assigned.ask(&worker)) else {
             worker.release(&device.key);
             return Asked::Over;
         };
@@ -103,7 +105,7 @@ impl Owner {
                 Asked::Served
             }
             Ok(Err(Unserved { fault, why, ends })) => {
-                device.refused(&worker);
+                device.assigned.refused(&worker);
                 worker.release(&device.key);
                 if ends {
                     worker.kill();
@@ -132,7 +134,7 @@ impl Owner {
             });
         };
         let _lock = self.mount_locks.take(&device.key)?;
-        let Service::By(worker) = device.service() else {
+        let Service::By(worker) = device.assigned.service() else {
             let why = format!("nobody serves {name} now: try again when its state is `serving`");
             return Err(NodeError::Conflict(why));
         };
@@ -153,14 +155,16 @@ impl Owner {
     ) {
         let (mut again, mut wait) = (Vec::new(), Duration::ZERO);
         for device in devices {
-            match device.lost(worker, at, cause) {
+            match device.assigned.lost(worker, at, cause) {
                 None => {}
                 Some(Verdict::GiveUp) => {
                     let name = &device.spec.name;
                     log::error!(
                         "giving up the device {name}: its workers crash one after the other"
                     );
-                    device.give_up("its workers crash one after the other".to_owned());
+                    device
+                        .assigned
+                        .give_up("its workers crash one after the other".to_owned());
                 }
                 Some(Verdict::Isolate(pause) | Verdict::Go(pause)) => {
                     wait = wait.max(pause);
@@ -181,10 +185,12 @@ impl Owner {
 
     /// Returns the views of devices, as their workers tell them if they answer in time.
     pub(crate) fn device_views(&self, devices: &[Arc<Device>]) -> Vec<DeviceView> {
-        let serving = devices.iter().filter_map(|device| match device.service() {
-            Service::By(worker) if worker.answers() => Some(worker),
-            _ => None,
-        });
+        let serving = devices
+            .iter()
+            .filter_map(|device| match device.assigned.service() {
+                Service::By(worker) if worker.answers() => Some(worker),
+                _ => None,
+            });
         let mut workers: Vec<_> = serving.collect();
         workers.sort_by_key(|worker| worker.process.pid);
         workers.dedup_by_key(|worker| worker.process.pid);

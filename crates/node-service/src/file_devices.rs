@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use blockimages::{FileDevice, FileSystemKind, ImageError, MountedImage, Power};
+use blockimages::{DeviceConfig, FileDevice, FileSystemKind, ImageError, MountedImage, Power};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use yolofs::Busy;
@@ -120,7 +120,7 @@ impl Owner {
         let spec = self.devices.file(name).ok_or_else(unknown)?;
         let mount = self.visible_at(&RunDir::id_of(&spec.at));
         let mount = mount.ok_or_else(unknown)?;
-        let Service::By(worker) = mount.service() else {
+        let Service::By(worker) = mount.assigned.service() else {
             let why = format!("the worker of {name} is being replaced: its recording is lost");
             return Err(NodeError::Conflict(why));
         };
@@ -182,7 +182,17 @@ fn mount_file_system(spec: &DeviceSpec, dir: &Path) -> Result<(), NodeError> {
         true => MountedImage::mount_writable(&spec.file(), dir, power),
         false => MountedImage::mount(&spec.file(), dir),
     };
-    mounted.map_err(invalid)?.leave();
+    let mounted = mounted.map_err(invalid)?;
+    if spec.writable
+        && let Ok((config, path)) = DeviceConfig::read(&spec.image)
+        && let Some(left) = config.bytes_left(path.parent().unwrap_or(Path::new("/")))
+        && let Err(error) = mounted.bound(left)
+    {
+        // The layer's own limit is left, of which programs hear late.
+        let why = anyhow::Error::from(error);
+        log::warn!("{}: {why:#}", spec.name);
+    }
+    mounted.leave();
     Ok(())
 }
 

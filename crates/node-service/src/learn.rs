@@ -69,7 +69,7 @@ fn look(owner: &Owner, known: &mut HashMap<String, Boots>) {
     let mut mounts = owner.all();
     mounts.retain(|mount| mount.spec().auto && !mount.is_leaving());
     known.retain(|key, _| mounts.iter().any(|mount| mount.key == *key));
-    let served_by = |mount: &Arc<Owned>| match mount.service() {
+    let served_by = |mount: &Arc<Owned>| match mount.assigned.service() {
         Service::By(worker) if worker.answers() => Some(worker),
         _ => None,
     };
@@ -120,7 +120,7 @@ fn served(status: &MountStatus) -> Served {
 
 /// Learns from what a mount was asked for since the last lesson; `None` if nothing was new.
 fn learn(owner: &Owner, mount: &Owned) -> anyhow::Result<Option<Lesson>> {
-    let Service::By(worker) = mount.service() else {
+    let Service::By(worker) = mount.assigned.service() else {
         bail!("its worker is being replaced");
     };
     let trace = memory_file("trace")?;

@@ -35,6 +35,7 @@
 mod adopt;
 pub mod api;
 mod asked;
+mod assigned;
 mod assignment;
 mod attach;
 mod connector;

@@ -106,8 +106,9 @@ impl Suspect {
     /// Looks once, and returns whether to look again. If another worker serves the mount, that one is watched anew.
     fn stays_one(&mut self, owner: &Owner, control: &Control) -> bool {
         let (mount, worker) = (&self.mount, &self.worker);
-        let served = matches!(mount.service(), Service::By(its) if Arc::ptr_eq(&its, worker));
-        if !served || mount.is_over() {
+        let served =
+            matches!(mount.assigned.service(), Service::By(its) if Arc::ptr_eq(&its, worker));
+        if !served || mount.assigned.is_over() {
             return false;
         }
         match look(control, mount, worker) {

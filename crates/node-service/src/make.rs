@@ -116,7 +116,7 @@ impl Owner {
         let Some(mount) = self.visible_at(id) else {
             return Ok(None);
         };
-        if matches!(mount.service(), Service::GivenUp(_)) {
+        if matches!(mount.assigned.service(), Service::GivenUp(_)) {
             self.forget(&mount);
             return Ok(None);
         }
@@ -210,7 +210,7 @@ impl Owner {
 
     /// Takes a mount away that was never served.
     fn undo(&self, mount: &Arc<Owned>) {
-        mount.give_up("it was never served".to_owned());
+        mount.assigned.give_up("it was never served".to_owned());
         // Whoever was quick enough to ask for something gets an error.
         if let Err(error) = mount.visible.abort() {
             log::warn!("{}: ending its connection: {error}", mount.id);
@@ -255,7 +255,7 @@ impl Owner {
         busy: Busy,
         patience: Duration,
     ) -> Result<(), NodeError> {
-        if matches!(mount.service(), Service::GivenUp(_)) {
+        if matches!(mount.assigned.service(), Service::GivenUp(_)) {
             self.forget(mount);
             return Ok(());
         }
@@ -282,7 +282,7 @@ impl Owner {
             Busy::Lazy => LAZY_END_PATIENCE,
         };
         if ended_within(mount, patience) {
-            let server = mount.service();
+            let server = mount.assigned.service();
             self.forget(mount);
             close_at(&server, &mount.key);
         }
@@ -308,7 +308,7 @@ impl Owner {
         if !self.remove(mount) {
             return;
         }
-        if let Service::By(worker) | Service::Asked(worker) = mount.service() {
+        if let Service::By(worker) | Service::Asked(worker) = mount.assigned.service() {
             worker.release(&mount.key);
         }
         mount.set_over();

@@ -2,14 +2,13 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use yolofs::{Hello, Visible};
 
+use super::assigned::Assigned;
 use super::assignment::{Assignment, Service};
-use super::deaths::{Cause, Verdict};
 use super::descriptors::{KeptDescriptor, MountDescriptors};
 use super::wire::Adoption;
 use super::workers::Worker;
@@ -32,14 +31,14 @@ pub(crate) struct Owned {
     pub visible: Visible,
     device: OwnedFd,
     names: OwnedFd,
-    state: Mutex<State>,
-    changed: Condvar,
+    /// Which worker serves it.
+    pub assigned: Assigned<State>,
     /// Held while the record is written.
     recording: Mutex<()>,
 }
 
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     spec: MountSpec,
     hello: HelloBytes,
     private: Option<Arc<OwnedFd>>,
@@ -48,7 +47,6 @@ struct State {
     source: Option<Arc<OwnedFd>>,
     /// Whether its worker has released the private mount, or never had it.
     told: bool,
-    assignment: Assignment,
     /// The last status from its worker.
     heard: Option<MountStatus>,
 }
@@ -63,37 +61,38 @@ impl Owned {
             visible: Visible::resume(place, instance.mount.into()),
             device: held.device,
             names: held.names,
-            state: Mutex::new(State {
-                spec: instance.spec.clone(),
-                hello: instance.hello.clone(),
-                private: held.private.map(Arc::new),
-                source: held.source.map(Arc::new),
-                told: false,
-                assignment: Assignment::after_a_restart(
+            assigned: Assigned::new(
+                Assignment::after_a_restart(
                     instance.alone,
                     instance.restarts,
                     instance.last_gap_ms,
                 ),
-                heard: None,
-            }),
-            changed: Condvar::new(),
+                State {
+                    spec: instance.spec.clone(),
+                    hello: instance.hello.clone(),
+                    private: held.private.map(Arc::new),
+                    source: held.source.map(Arc::new),
+                    told: false,
+                    heard: None,
+                },
+            ),
             recording: Mutex::new(()),
         })
     }
 
     /// Returns the requested specification.
     pub(crate) fn spec(&self) -> MountSpec {
-        self.state.lock().spec.clone()
+        self.assigned.lock().spec.clone()
     }
 
     /// Serves from another boot image from now on.
     pub(crate) fn set_spec(&self, spec: MountSpec) {
-        self.state.lock().spec = spec;
+        self.assigned.lock().spec = spec;
     }
 
     /// Returns whether the kernel sends requests again that a dead worker had read: since Linux 6.9.
     pub(crate) fn kernel_resends(&self) -> bool {
-        kernel_resends(&self.state.lock().hello)
+        kernel_resends(&self.assigned.lock().hello)
     }
 
     /// Returns whether there are requests that no worker has read.
@@ -103,36 +102,31 @@ impl Owned {
         poll(&mut unread, PollTimeout::ZERO) != Ok(0)
     }
 
-    /// Returns which worker serves it.
-    pub(crate) fn service(&self) -> Service {
-        self.state.lock().assignment.service.clone()
-    }
-
     /// Returns whether the visible mount is gone.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.state.lock().private.is_none()
+        self.assigned.lock().private.is_none()
     }
 
     /// Returns whether the visible mount is gone and its worker was not notified.
     pub(crate) fn is_to_be_told(&self) -> bool {
-        let state = self.state.lock();
+        let state = self.assigned.lock();
         state.private.is_none() && !state.told
     }
 
     /// Notes that its worker was notified that the visible mount is gone.
     pub(crate) fn set_told(&self) {
-        self.state.lock().told = true;
+        self.assigned.lock().told = true;
     }
 
     /// Returns what kind of worker it is to have.
     pub(crate) fn company(&self) -> Company {
-        let state = self.state.lock();
+        let state = self.assigned.lock();
         Company::of(&state.spec, state.assignment.alone())
     }
 
     /// Returns what a worker needs to serve it, with the source and the private mount.
     pub(crate) fn adoption(&self) -> (Adoption, [Option<Arc<OwnedFd>>; 2]) {
-        let state = self.state.lock();
+        let state = self.assigned.lock();
         let adoption = Adoption {
             id: self.key.clone(),
             spec: state.spec.clone(),
@@ -157,7 +151,7 @@ impl Owned {
     /// Returns the source, and the names that the kernel knows; `None` if the source is on no
     /// disk.
     pub(crate) fn source_and_names(&self) -> Option<(Arc<OwnedFd>, BorrowedFd<'_>)> {
-        let source = self.state.lock().source.clone()?;
+        let source = self.assigned.lock().source.clone()?;
         Some((source, self.names.as_fd()))
     }
 
@@ -168,7 +162,7 @@ impl Owned {
             Ok(device) => kept.push((KeptDescriptor::Device, Arc::new(device))),
             Err(error) => log::warn!("{}: its device is not kept: {error}", self.id),
         }
-        let state = self.state.lock();
+        let state = self.assigned.lock();
         kept.extend(state.source.clone().map(|fd| (KeptDescriptor::Source, fd)));
         kept.extend(
             state
@@ -185,74 +179,39 @@ impl Owned {
         PollFd::new(self.device.as_fd(), PollFlags::empty())
     }
 
-    /// Notes that a worker is requested to serve it. Fails if it is over or was given up.
-    pub(crate) fn ask(&self, worker: &Arc<Worker>) -> bool {
-        self.state.lock().assignment.ask(worker)
-    }
-
     /// Notes that the worker serves it, and its FUSE_INIT response; unless it has died since.
     pub(crate) fn served(&self, worker: &Arc<Worker>, hello: Vec<u8>) {
-        let mut state = self.state.lock();
+        let mut state = self.assigned.lock();
         let first = state.hello.answer.is_empty();
         if first {
             state.hello.answer = hello;
         }
         if state.assignment.served(worker, first) {
-            self.changed.notify_all();
+            self.assigned.tell();
         }
     }
 
     /// Notes that a worker serves it that an earlier node had requested.
     pub(crate) fn found(&self, worker: &Arc<Worker>) {
-        self.state.lock().assignment.found(worker);
-    }
-
-    /// Notes that it has no worker, after one refused.
-    pub(crate) fn refused(&self, worker: &Arc<Worker>) {
-        self.state.lock().assignment.refused(worker);
-    }
-
-    /// Notes that its worker died, and returns the next step. `None` if that worker was not the one
-    /// that serves it, or if the mount is over.
-    pub(crate) fn lost(&self, worker: &Arc<Worker>, at: Instant, cause: Cause) -> Option<Verdict> {
-        self.state.lock().assignment.lost(worker, at, cause)
-    }
-
-    /// Notes that it will not be served any more.
-    pub(crate) fn give_up(&self, why: String) {
-        self.state.lock().assignment.service = Service::GivenUp(why);
-        self.changed.notify_all();
-    }
-
-    /// Waits until it is served or given up, at most until `deadline`, and returns its state.
-    pub(crate) fn wait_until_served(&self, deadline: Instant) -> Service {
-        let mut state = self.state.lock();
-        let pending = |state: &mut State| state.assignment.is_pending();
-        self.changed.wait_while_until(&mut state, pending, deadline);
-        state.assignment.service.clone()
+        self.assigned.lock().assignment.found(worker);
     }
 
     /// Takes the private mount out: the visible one is gone. Returns whether there was one.
     pub(crate) fn take_private(&self) -> Option<Arc<OwnedFd>> {
-        let private = self.state.lock().private.take();
-        self.changed.notify_all();
+        let private = self.assigned.lock().private.take();
+        self.assigned.tell();
         private
-    }
-
-    /// Returns whether it is over.
-    pub(crate) fn is_over(&self) -> bool {
-        self.state.lock().assignment.over
     }
 
     /// Notes that it is over: its record is not written any more, and its source is closed.
     pub(crate) fn set_over(&self) {
         let source = {
-            let mut state = self.state.lock();
+            let mut state = self.assigned.lock();
             state.assignment.over = true;
             state.source.take()
         };
         drop(source);
-        self.changed.notify_all();
+        self.assigned.tell();
         drop(self.recording.lock());
     }
 
@@ -269,7 +228,7 @@ impl Owned {
     }
 
     fn instance(&self) -> Option<Instance> {
-        let state = self.state.lock();
+        let state = self.assigned.lock();
         if state.assignment.over {
             return None;
         }
@@ -287,14 +246,9 @@ impl Owned {
         })
     }
 
-    /// Returns the time that passed between its last two workers.
-    pub(crate) fn last_gap(&self) -> Option<Duration> {
-        self.state.lock().assignment.last_gap
-    }
-
     /// Returns its status, with the worker's latest status if there is one.
     pub(crate) fn view(&self, heard: Option<MountStatus>) -> MountView {
-        let mut state = self.state.lock();
+        let mut state = self.assigned.lock();
         let answered = heard.is_some();
         if heard.is_some() {
             state.heard = heard;

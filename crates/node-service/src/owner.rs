@@ -226,7 +226,7 @@ impl Owner {
 
     /// Returns the view of one mount, from its worker if that responds in time.
     pub(crate) fn view_of(&self, mount: &Arc<Owned>) -> MountView {
-        let worker = match mount.service() {
+        let worker = match mount.assigned.service() {
             Service::By(worker) if worker.answers() => vec![worker],
             _ => Vec::new(),
         };
@@ -236,7 +236,7 @@ impl Owner {
 
     /// Returns the worker that serves a mount.
     fn worker_of(mount: &Owned) -> Result<Arc<Worker>, NodeError> {
-        match mount.service() {
+        match mount.assigned.service() {
             Service::By(worker) => Ok(worker),
             Service::GivenUp(why) => Err(NodeError::Conflict(why)),
             Service::Nobody | Service::Asked(_) => Err(NodeError::Unavailable(

@@ -109,7 +109,7 @@ impl Owner {
             return self.end_device(device);
         };
         // Without a worker, its users wait for what does not come, and could not even unmount.
-        if matches!(device.service(), Service::By(_)) && kernel.is_used() {
+        if matches!(device.assigned.service(), Service::By(_)) && kernel.is_used() {
             return Err(NodeError::Conflict(format!(
                 "{} is in use: unmount it first",
                 at.display()

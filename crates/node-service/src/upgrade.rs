@@ -63,14 +63,14 @@ impl Owner {
             let mut gaps = Vec::new();
             for mount in mounts {
                 let name = mount.visible.target().display().to_string();
-                let service = || (!mount.is_over()).then(|| mount.service());
+                let service = || (!mount.assigned.is_over()).then(|| mount.assigned.service());
                 succession.wait(&name, service)?;
-                gaps.push(mount.last_gap());
+                gaps.push(mount.assigned.last_gap());
             }
             for device in devices {
-                let service = || (!device.is_over()).then(|| device.service());
+                let service = || (!device.assigned.is_over()).then(|| device.assigned.service());
                 succession.wait(&device.spec.name, service)?;
-                gaps.push(device.last_gap());
+                gaps.push(device.assigned.last_gap());
             }
             let longest = gaps.into_iter().flatten().max().map_or(0, millis);
             upgraded.longest_gap_ms = upgraded.longest_gap_ms.max(longest);

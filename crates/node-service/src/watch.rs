@@ -65,7 +65,7 @@ impl Owner {
             one(mount, || self.see_whether_listed(mount, &listed));
         }
         for mount in over(&mounts) {
-            one(&mount, || match mount.service() {
+            one(&mount, || match mount.assigned.service() {
                 _ if mount.is_leaving() => self.forget(&mount),
                 Service::GivenUp(_) => {}
                 _ => self.give_up(&mount, "somebody ended its connection"),
@@ -75,7 +75,7 @@ impl Owner {
     }
 
     fn see_whether_listed(&self, mount: &Arc<Owned>, listed: &MountTable) {
-        let failed = matches!(mount.service(), Service::GivenUp(_));
+        let failed = matches!(mount.assigned.service(), Service::GivenUp(_));
         if !failed && !mount.is_leaving() && !mount.visible.is_listed(listed) {
             log::info!("{} was unmounted", mount.visible.target().display());
             self.let_go(mount);

@@ -123,13 +123,30 @@ impl Repository {
         access: Access,
         config: &RegistryConfig,
     ) -> Result<Self, RegistryError> {
+        Self::open_beside(reference, access, &[], config)
+    }
+
+    /// Returns the repository of a reference, which takes blobs of `others` of the registry, too
+    /// ([`mount_blob`](Self::mount_blob)). Sends no request yet.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_beside(
+        reference: &Reference,
+        access: Access,
+        others: &[&str],
+        config: &RegistryConfig,
+    ) -> Result<Self, RegistryError> {
         let address = config.address(reference);
         let name = reference.repository();
         let actions = match access {
             Access::Pull => "pull",
             Access::Push => "pull,push",
         };
-        let scope = format!("repository:{name}:{actions}");
+        let mut scope = format!("repository:{name}:{actions}");
+        for other in others.iter().filter(|other| **other != name) {
+            scope += &format!(" repository:{other}:pull");
+        }
         Ok(Self {
             http: Http::new(&address, scope, config)?,
             base: format!("{address}/v2/{name}"),

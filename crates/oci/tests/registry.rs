@@ -415,3 +415,26 @@ fn a_registry_that_is_not_there_is_named() {
     assert!(matches!(error, RegistryError::NoAnswer { .. }), "{error}");
     assert!(error.to_string().contains(&host), "{error}");
 }
+
+#[test]
+fn a_blob_is_taken_from_another_repository_of_the_registry() {
+    for kind in [Kind::Docker, Kind::Olareg] {
+        let registry = Registry::start(kind);
+        let proxy = Proxy::before(&registry);
+        let blob = vec![7; 1 << 20];
+        let digest = digest_of(&blob);
+        repository(&registry.host(), &plain())
+            .push_blob(digest, blob.len() as u64, Cursor::new(&blob), &mut go)
+            .unwrap();
+        let other: Reference = format!("{}/other/app:1", proxy.host()).parse().unwrap();
+        let others = ["some/app", "no/such"];
+        let other = Repository::open_beside(&other, Access::Push, &others, &plain()).unwrap();
+        assert!(!other.has_blob(digest, &mut go).unwrap());
+        let none = digest_of(b"none");
+        assert!(!other.mount_blob(none, "some/app", &mut go).unwrap());
+        assert!(!other.mount_blob(digest, "no/such", &mut go).unwrap());
+        assert!(other.mount_blob(digest, "some/app", &mut go).unwrap());
+        assert!(other.has_blob(digest, &mut go).unwrap());
+        assert!(proxy.sent() < 10_000, "{kind:?}: {} bytes", proxy.sent());
+    }
+}

@@ -12,7 +12,7 @@ use blocks::Digest;
 
 use crate::block_layer::BlockLayer;
 use crate::error::{Result, SnapshotError};
-use crate::own_device::{DeviceForm, OwnDevice};
+use crate::own_device::{DeviceForm, OwnDevice, WantedDevice};
 use crate::snapshot::{Labels, Snapshot, SnapshotId, Usage};
 
 const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
@@ -91,7 +91,7 @@ pub trait BlockImages: fmt::Debug + Send + Sync + 'static {
     fn device(
         &self,
         id: SnapshotId,
-        form: DeviceForm,
+        wanted: WantedDevice<'_>,
         layers: &[BlockDir],
     ) -> Result<OwnDevice, BlockError>;
 

@@ -67,7 +67,7 @@ pub use filter::FilterError;
 pub use known::Unpacker;
 pub use lowers::{FaultyLowers, LayerDir, Lowers, PlainLowers};
 pub use overlay::Mount;
-pub use own_device::{DeviceForm, OwnDevice};
+pub use own_device::{DeviceForm, OwnDevice, WantedDevice};
 pub use pace::{Pace, Unhurried};
 pub use snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage};
 pub use snapshotter::{Config, Snapshotter, Staging};

@@ -13,6 +13,18 @@ pub(crate) const WRITABLE: &str = "containerd.io/snapshot/overlaybd.writable";
 /// Where the blob of a layer is that was committed; overlaybd's snapshotter says so.
 pub(crate) const COMMITTED: &str = "containerd.io/snapshot/overlaybd.localcommitpath";
 
+/// Bytes that a container may write, as overlaybd's snapshotter calls it: `20G`.
+pub(crate) const QUOTA: &str = "containerd.io/snapshot/disk_quota";
+
+/// The device that is wanted for a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedDevice<'a> {
+    /// How its file system is shown.
+    pub form: DeviceForm,
+    /// Bytes that may be written to it, as its label `disk_quota` says it: `20G`.
+    pub quota: Option<&'a str>,
+}
+
 /// How a container gets the file system of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

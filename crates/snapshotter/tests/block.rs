@@ -297,6 +297,21 @@ fn a_container_that_asks_for_it_has_a_device_and_no_overlay() {
 }
 
 #[test]
+fn a_label_says_how_much_may_be_written_to_a_device() {
+    let rig = Rig::new();
+    let snapshotter = rig.open(false);
+    pull(&snapshotter);
+    let quota = "containerd.io/snapshot/disk_quota";
+    for said in [Some("20G"), None] {
+        let quota = said.map(|said| (quota.to_owned(), said.to_owned()));
+        let labels = wants("dir").into_iter().chain(quota).collect();
+        let key = format!("one/8/{said:?}");
+        snapshotter.prepare(&key, Some(&name(1)), labels).unwrap();
+        assert_eq!(rig.images.quota.lock().as_deref(), said);
+    }
+}
+
+#[test]
 fn what_a_device_has_becomes_one_more_layer() {
     let rig = Rig::new();
     let snapshotter = rig.open(false);

@@ -34,6 +34,8 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Registry {
     child: Child,
+    kind: Kind,
+    more: String,
     dir: TempDir,
     /// Where it listens on 127.0.0.1.
     pub port: u16,
@@ -67,13 +69,32 @@ impl Registry {
                 .port();
             let mut child = command(kind, dir.path(), port, more).spawn().unwrap();
             if comes_up(&mut child, port) {
-                return Self { child, dir, port };
+                return Self {
+                    child,
+                    kind,
+                    more: more.to_owned(),
+                    dir,
+                    port,
+                };
             }
         }
         panic!(
             "no port for a registry: {}",
             fs::read_to_string(dir.path().join("log")).unwrap_or_default()
         );
+    }
+
+    /// Kills it. What it has on the disk stays.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again on its port, after it was killed.
+    pub fn start_again(&mut self) {
+        let mut command = command(self.kind, self.dir.path(), self.port, &self.more);
+        self.child = command.spawn().unwrap();
+        assert!(comes_up(&mut self.child, self.port), "its port is taken");
     }
 
     /// Returns `127.0.0.1:PORT`.
@@ -220,7 +241,7 @@ fn listens(pid: u32, port: u16) -> bool {
     open.any(|link| sockets.iter().any(|socket| link == Path::new(socket)))
 }
 
-/// A proxy in front of a registry that counts what comes back, and can cut it or change it.
+/// A proxy in front of a registry that counts what goes there and comes back, and can cut it or change it.
 #[derive(Debug)]
 pub struct Proxy {
     /// Where it listens on 127.0.0.1.
@@ -231,6 +252,12 @@ pub struct Proxy {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Bytes that were sent to the registry since it was started.
+    forth: AtomicU64,
+    /// How many of these are let through before a connection is cut, once; zero for any number.
+    forth_max: AtomicU64,
+    /// Milliseconds that each 16 KiB of these take.
+    forth_wait_ms: AtomicU64,
     /// Bytes that came back since it was started.
     back: AtomicU64,
     /// Bytes that may come back before all connections are cut; negative for any number.
@@ -259,13 +286,13 @@ impl Proxy {
                     break;
                 }
                 shared.connections.fetch_add(1, SeqCst);
-                let server = TcpStream::connect(("127.0.0.1", to)).unwrap();
-                let (mut from, mut into) =
-                    (client.try_clone().unwrap(), server.try_clone().unwrap());
-                spawn(move || {
-                    let _copied = std::io::copy(&mut from, &mut into);
-                    let _shut = into.shutdown(Shutdown::Write);
-                });
+                // A registry that is away takes nothing.
+                let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else {
+                    continue;
+                };
+                let (from, into) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let forth = Arc::clone(&shared);
+                spawn(move || forth.bring_forth(&from, &into));
                 let shared = Arc::clone(&shared);
                 spawn(move || shared.bring_back(&server, &client));
             }
@@ -285,6 +312,26 @@ impl Proxy {
     /// Returns how many bytes came back until now.
     pub fn bytes(&self) -> u64 {
         self.state.back.load(SeqCst)
+    }
+
+    /// Returns how many bytes were sent to the registry until now.
+    pub fn sent(&self) -> u64 {
+        self.state.forth.load(SeqCst)
+    }
+
+    /// Cuts a connection when so many more bytes were sent, once.
+    pub fn cut_sent_after(&self, bytes: u64) {
+        self.state.forth_max.store(self.sent() + bytes, SeqCst);
+    }
+
+    /// Returns whether the cut that was asked for is still to come.
+    pub fn cuts_sent(&self) -> bool {
+        self.state.forth_max.load(SeqCst) > 0
+    }
+
+    /// Has what is sent wait for so long in each connection, for each 16 KiB.
+    pub fn slow_down(&self, wait_ms: u64) {
+        self.state.forth_wait_ms.store(wait_ms, SeqCst);
     }
 
     /// Returns how many connections were made until now.
@@ -320,6 +367,24 @@ impl Proxy {
 }
 
 impl State {
+    fn bring_forth(&self, mut client: &TcpStream, mut server: &TcpStream) {
+        let mut buffer = [0; 16 << 10];
+        while let Ok(count @ 1..) = client.read(&mut buffer) {
+            sleep(Duration::from_millis(self.forth_wait_ms.load(SeqCst)));
+            if server.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+            let sent = self.forth.fetch_add(count as u64, SeqCst) + count as u64;
+            let max = self.forth_max.load(SeqCst);
+            if max > 0 && sent >= max {
+                self.forth_max.store(0, SeqCst);
+                let _shut = client.shutdown(Shutdown::Both);
+                break;
+            }
+        }
+        let _shut = server.shutdown(Shutdown::Write);
+    }
+
     fn bring_back(&self, mut server: &TcpStream, mut client: &TcpStream) {
         let mut buffer = [0; 16 << 10];
         while let Ok(count @ 1..) = server.read(&mut buffer) {

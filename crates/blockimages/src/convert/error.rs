@@ -40,6 +40,36 @@ pub enum ConvertError {
         /// Its digest.
         digest: blocks::Digest,
     },
+    /// A registry lacks a layer of the image below.
+    #[error(
+        "the repository has no layer {digest} of the image below, and takes it from no other: push that image to it \
+         first"
+    )]
+    NoLayer {
+        /// Its digest.
+        digest: blocks::Digest,
+    },
+    /// Layers were written on another image.
+    #[error(
+        "the layers were written on another image: layer {number} from the bottom differs, of {layers} that they were \
+         written on and {of_base} of the image below; name the image that they were written on (`base`)"
+    )]
+    OtherStack {
+        /// The first layer that differs, from 1 on.
+        number: usize,
+        /// Layers that they were written on.
+        layers: usize,
+        /// Layers of the image.
+        of_base: usize,
+    },
+    /// A layer is not what it was.
+    #[error("{} was changed: its digest is {found} now", .path.display())]
+    OtherLayer {
+        /// Its file.
+        path: PathBuf,
+        /// Its digest.
+        found: blocks::Digest,
+    },
     /// A request to the registry failed.
     #[error("a request to the registry failed")]
     Registry(#[from] oci::registry::RegistryError),

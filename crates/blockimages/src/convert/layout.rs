@@ -31,8 +31,10 @@ const INCOMING: &str = ".incoming";
 /// What overlaybd's snapshotter looks for at a layer.
 pub(super) const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
 pub(super) const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
-const BLOB_FS_TYPE: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
+pub(super) const BLOB_FS_TYPE: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
 const VERSION: &str = "containerd.io/snapshot/overlaybd/version";
+const VERSION_OF_DATA: &str = "0.1.0";
+const VERSION_OF_METADATA: &str = "0.1.0-turbo.ociv1";
 pub(super) const TARGET_DIGEST: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-digest";
 const TARGET_MEDIA_TYPE: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-media-type";
 
@@ -328,23 +330,40 @@ impl Layout {
     }
 }
 
-fn descriptor(layer: &ConvertedLayer, file_system: FileSystem) -> Descriptor {
-    let kind = layer.turbo.as_ref().map_or(OCI_LAYER, |_| OCI_LAYER_GZIP);
-    let mut described = Descriptor::new(kind, layer.digest, layer.size);
+/// Returns the descriptor of a layer with its data, as overlaybd's snapshotter looks for it.
+pub(super) fn block_layer(digest: Digest, size: u64, file_system: Option<&str>) -> Descriptor {
+    annotated(OCI_LAYER, (digest, size), file_system, VERSION_OF_DATA)
+}
+
+fn annotated(
+    kind: &str,
+    (digest, size): (Digest, u64),
+    file_system: Option<&str>,
+    version: &str,
+) -> Descriptor {
+    let mut described = Descriptor::new(kind, digest, size);
     let annotations = [
-        (BLOB_DIGEST, layer.digest.to_string()),
-        (BLOB_SIZE, layer.size.to_string()),
-        (BLOB_FS_TYPE, file_system.name().to_owned()),
-        (VERSION, layer.version().to_owned()),
+        (BLOB_DIGEST, Some(digest.to_string())),
+        (BLOB_SIZE, Some(size.to_string())),
+        (BLOB_FS_TYPE, file_system.map(str::to_owned)),
+        (VERSION, Some(version.to_owned())),
     ];
-    let annotations = annotations.map(|(key, value)| (key.to_owned(), value));
+    let annotations = annotations.into_iter();
+    let annotations = annotations.filter_map(|(key, value)| Some((key.to_owned(), value?)));
     described.annotations.extend(annotations);
-    if let Some(TurboLayer { stored, .. }) = &layer.turbo {
-        let (digest, kind) = (stored.digest.to_string(), stored.media_type.clone());
-        let target = [(TARGET_DIGEST, digest), (TARGET_MEDIA_TYPE, kind)];
-        let target = target.map(|(key, value)| (key.to_owned(), value));
-        described.annotations.extend(target);
-    }
+    described
+}
+
+fn descriptor(layer: &ConvertedLayer, file_system: FileSystem) -> Descriptor {
+    let (blob, name) = ((layer.digest, layer.size), Some(file_system.name()));
+    let Some(TurboLayer { stored, .. }) = &layer.turbo else {
+        return block_layer(blob.0, blob.1, name);
+    };
+    let mut described = annotated(OCI_LAYER_GZIP, blob, name, VERSION_OF_METADATA);
+    let (digest, kind) = (stored.digest.to_string(), stored.media_type.clone());
+    let target = [(TARGET_DIGEST, digest), (TARGET_MEDIA_TYPE, kind)];
+    let target = target.map(|(key, value)| (key.to_owned(), value));
+    described.annotations.extend(target);
     described
 }
 
@@ -354,13 +373,6 @@ impl ConvertedLayer {
         self.turbo
             .as_ref()
             .map_or(self.digest, |turbo| turbo.diff_id)
-    }
-
-    const fn version(&self) -> &'static str {
-        match self.turbo {
-            None => "0.1.0",
-            Some(_) => "0.1.0-turbo.ociv1",
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use oci::registry::{Access, FoundManifest, RegistryConfig, Repository, Target};
 use oci::{CONFIG_MAX, Descriptor, ImageConfig, LayerBlob, Manifest, Platform, Reference};
 
 use super::layout::{BLOB_DIGEST, BLOB_SIZE, TARGET_DIGEST};
-use super::{ConvertError, SourceImage, StoredLayer};
+use super::{BaseImage, ConvertError, SourceImage, StoredLayer};
 use crate::error::file;
 use crate::turbo::unpack;
 use crate::{DeviceConfig, LowerConfig};
@@ -103,9 +103,19 @@ impl RegistryImage {
         }
         Ok(DeviceConfig {
             repo_blob_url: self.blob_url.clone(),
+            manifest: Some(self.digest),
             lowers,
             ..DeviceConfig::default()
         })
+    }
+
+    /// Returns its documents.
+    pub(super) fn into_base(self) -> BaseImage {
+        BaseImage {
+            digest: self.digest,
+            manifest: self.manifest,
+            config: self.config,
+        }
     }
 }
 

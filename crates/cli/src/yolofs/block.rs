@@ -7,6 +7,7 @@ mod export;
 mod manage;
 mod mount_image;
 pub(crate) mod plan;
+mod push;
 mod resize;
 mod ublk_device;
 mod verify;
@@ -53,6 +54,7 @@ enum BlockCommand {
     Create(manage::CreateArgs),
     Status(manage::StatusArgs),
     Commit(manage::CommitArgs),
+    Push(push::PushArgs),
     Restack(manage::RestackArgs),
     Gc(manage::GcArgs),
     Resize(resize::ResizeArgs),
@@ -78,6 +80,7 @@ pub(super) fn run(
         BlockCommand::Create(args) => manage::create(args, store),
         BlockCommand::Status(args) => manage::status(args, run_dir),
         BlockCommand::Commit(args) => manage::commit(args),
+        BlockCommand::Push(args) => push::run(args),
         BlockCommand::Restack(args) => manage::restack(args),
         BlockCommand::Gc(args) => manage::collect(args),
         BlockCommand::Resize(args) => resize::run(args, run_dir),

@@ -130,6 +130,10 @@ pub(super) struct SnapshotterArgs {
         help_heading = "Block images"
     )]
     block_writable: WritableArg,
+    /// Bytes that a container may write to such a device, unless its label disk_quota says otherwise [default: as many as the
+    /// file system has]
+    #[arg(long, value_name = "SIZE")]
+    block_quota: Option<Size>,
     /// File with the logins of their registries, as `docker login` writes it [default: that of the node's user]
     #[arg(long, value_name = "FILE", help_heading = "Block images")]
     block_login: Option<PathBuf>,
@@ -206,6 +210,7 @@ pub(super) fn run(
             cache_bytes: args.block_cache_limit.0,
             background: args.block_background.into(),
             own_device: args.block_writable.form(),
+            own_limit: args.block_quota.map(|quota| quota.0),
             registry: RegistrySpec {
                 login: args
                     .block_login

@@ -169,6 +169,94 @@ pub(crate) fn pull(node: &Node<'_>, image: &str) {
     ]);
 }
 
+/// A container that runs, and its files as it sees them.
+pub(crate) struct Running<'a> {
+    node: &'a Node<'a>,
+    id: &'static str,
+    pub(crate) root: PathBuf,
+}
+
+impl<'a> Running<'a> {
+    /// Starts one with these labels of its snapshot.
+    pub(crate) fn start(
+        node: &'a Node<'_>,
+        image: &str,
+        id: &'static str,
+        labels: &[(&str, &str)],
+    ) -> Self {
+        let labels = labels
+            .iter()
+            .map(|(label, value)| format!("{label}={value}"));
+        let labels: Vec<_> = labels.collect();
+        let labels = labels
+            .iter()
+            .flat_map(|label| ["--snapshotter-label", label]);
+        let run = ["run", "-d"].into_iter().chain(labels);
+        let run: Vec<_> = run.chain([image, id, "/bin/sleep", "1000000"]).collect();
+        node.ctr(&run);
+        Self::of(node, id)
+    }
+
+    /// Returns one that runs already.
+    pub(crate) fn of(node: &'a Node<'_>, id: &'static str) -> Self {
+        Self {
+            root: PathBuf::from(format!("/proc/{}/root", pid(node, id))),
+            node,
+            id,
+        }
+    }
+
+    /// Returns the type of its root, and the device that has it.
+    pub(crate) fn mounted(&self) -> (String, String) {
+        let pid = pid(self.node, self.id);
+        let table = fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap();
+        let root: Vec<_> = table.lines().next().unwrap().split(' ').collect();
+        assert_eq!(root[1], "/", "{table}");
+        // Programs with set-user-id bits are what they are in any container.
+        assert!(!root[3].contains("nosuid"), "{table}");
+        (root[2].to_owned(), root[0].to_owned())
+    }
+
+    pub(crate) fn write(&self, name: &str, content: &[u8]) {
+        fs::write(self.root.join(name), content).unwrap();
+    }
+
+    /// Makes durable what was written.
+    pub(crate) fn sync(&self) {
+        let root = fs::File::open(&self.root).unwrap();
+        nix::unistd::syncfs(&root).unwrap();
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.root.join(name)).unwrap()
+    }
+
+    /// Runs a shell in it.
+    pub(crate) fn sh(&self, script: &str) -> String {
+        let exec = ["tasks", "exec", "--exec-id", "sh", self.id];
+        self.node
+            .ctr(&[&exec[..], &["/bin/sh", "-c", script]].concat())
+    }
+
+    pub(crate) fn end(&self) {
+        self.node.ctr(&["tasks", "rm", "-f", self.id]);
+    }
+}
+
+fn pid(node: &Node<'_>, id: &str) -> String {
+    let tasks = node.ctr(&["tasks", "ls"]);
+    let line = tasks.lines().find(|line| line.starts_with(id)).unwrap();
+    line.split_whitespace().nth(1).unwrap().to_owned()
+}
+
+/// Mounts a snapshot as containerd would.
+pub(crate) fn mounted(lab: &Lab, node: &Node<'_>, key: &str) -> PathBuf {
+    let at = lab.make_dir(&format!("mounted-{key}"));
+    let mount = node.ctr(&["snapshots", "mounts", at.to_str().unwrap(), key]);
+    ok(Command::new("sh").args(["-ec", &mount]));
+    at
+}
+
 /// Runs a shell in a container of an image, and returns what it said.
 pub(crate) fn run(lab: &Lab, node: &Node<'_>, image: &str, id: &str, script: &str) -> String {
     let out = lab.path(&format!("{id}.said"));

@@ -22,7 +22,9 @@ use node_api::client::{CallError, NodeClient};
 use node_api::device::{DeviceKind, DeviceSpec, DeviceView};
 use node_api::image::{ImageSpec, Prefetch, RegistrySpec, StartPlanState};
 pub use snapshotter::DeviceForm;
-use snapshotter::{BlockDir, BlockError, BlockImages, OwnDevice, Snapshot, SnapshotId, Usage};
+use snapshotter::{
+    BlockDir, BlockError, BlockImages, OwnDevice, Snapshot, SnapshotId, Usage, WantedDevice,
+};
 
 use super::first_boot::FirstBootsHand;
 use host::interrupt::Interrupt;
@@ -53,6 +55,8 @@ pub struct BlockImageSettings {
     /// How containers get a device that they write to, on images where that is possible, unless a label says otherwise;
     /// `None` for an overlay.
     pub own_device: Option<DeviceForm>,
+    /// Bytes that containers may write to devices of their own, unless a label says otherwise.
+    pub own_limit: Option<u64>,
     /// How registries are talked to.
     pub registry: RegistrySpec,
 }
@@ -66,6 +70,7 @@ pub(super) struct NodeBlockImages {
     store: PathBuf,
     options: ImageSpec,
     own_device: Option<DeviceForm>,
+    own_limit: Option<u64>,
     retired: Arc<Retired>,
     first_boots: Arc<FirstBootsHand>,
 }
@@ -92,6 +97,7 @@ impl NodeBlockImages {
             whence: Whence::new(containerd, settings.registry.plain_http),
             store,
             own_device: settings.own_device,
+            own_limit: settings.own_limit,
             options: ImageSpec {
                 cache: Some(cache),
                 cache_bytes: settings.cache_bytes,
@@ -215,10 +221,10 @@ impl BlockImages for NodeBlockImages {
     fn device(
         &self,
         id: SnapshotId,
-        form: DeviceForm,
+        wanted: WantedDevice<'_>,
         layers: &[BlockDir],
     ) -> Result<OwnDevice, BlockError> {
-        Ok(self.serve_own(id, form, layers)?)
+        Ok(self.serve_own(id, wanted, layers)?)
     }
 
     fn seal(&self, id: SnapshotId, blob: &Path) -> Result<(Digest, u64), BlockError> {

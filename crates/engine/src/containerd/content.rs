@@ -62,7 +62,7 @@ impl Containerd {
         ImageConfig::decode(&bytes).map_err(|error| answer(doing, &with_cause(&error)))
     }
 
-    fn document(
+    pub(super) fn document(
         &self,
         doing: &str,
         digest: &Digest,

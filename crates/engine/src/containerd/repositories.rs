@@ -49,7 +49,7 @@ impl Containerd {
     }
 }
 
-fn manifest(info: Info) -> PulledManifest {
+pub(super) fn manifest(info: Info) -> PulledManifest {
     let mut found = PulledManifest {
         digest: info.digest.parse().ok(),
         repositories: Vec::new(),

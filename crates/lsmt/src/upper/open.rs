@@ -124,6 +124,7 @@ impl Upper {
                 pending: Vec::new(),
                 unflushed: Default::default(),
                 journal: Journal::new(header.uuid, index_entries),
+                given_back: 0,
                 // What an earlier process wrote in place may not be durable yet: the first flush sees to it.
                 writes: 1,
                 flushed_writes: 0,
@@ -134,6 +135,7 @@ impl Upper {
             poisoned: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            limit: AtomicU64::new(u64::MAX),
         };
         upper.replay()?;
         Ok(upper)

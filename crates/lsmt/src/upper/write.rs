@@ -83,6 +83,7 @@ impl Upper {
     fn write_piece(&self, sector: u64, data: &[u8]) -> Result<()> {
         let len = wide(data.len()) / SECTOR;
         let range = sector..sector + len;
+        self.make_room(range.clone())?;
         let parts = |state: &State| wide(state.map.within(range.clone()).len()) + 1;
         let _entered = match self.kind {
             UpperKind::Hybrid => self.enter(len, parts)?,

@@ -1,12 +1,12 @@
 //! Blobs of a repository: look-up, and push if missing.
 
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use blocks::Digest;
 use distribution::Destination;
-use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue, LOCATION};
-use reqwest::{Method, Response, StatusCode};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue, LOCATION, RANGE};
+use reqwest::{Method, Response, StatusCode, Url};
 
 use super::http::{Goal, Request};
 use super::{RegistryError, Repository};
@@ -63,7 +63,46 @@ impl Repository {
         }
     }
 
-    /// Pushes a blob of this length and digest. The watch receives the number of sent bytes.
+    /// Has the registry take a blob from its repository `from` (`library/nginx`), without sending it. Returns whether it did:
+    /// it may not have the blob there, not let the caller read it, or not know how.
+    ///
+    /// # Errors
+    /// If the registry does not respond, or refuses for another reason.
+    pub fn mount_blob(
+        &self,
+        digest: Digest,
+        from: &str,
+        watch: Watch<'_>,
+    ) -> Result<bool, RegistryError> {
+        let doing = "taking a blob from another repository";
+        let url = format!("{}/blobs/uploads/", self.base);
+        let digest = digest.to_string();
+        let pairs = [("mount", digest.as_str()), ("from", from)];
+        let url = Url::parse_with_params(&url, pairs);
+        let url = url.map_err(|_| self.http.broken(doing, "it names an invalid URL"))?;
+        let request = Request::new(doing, Method::POST, url.into());
+        let answer = self.http.send(&request, &mut *watch)?;
+        match answer.status() {
+            StatusCode::CREATED => Ok(true),
+            StatusCode::ACCEPTED => {
+                // It expects the blob instead. Who cannot take that back forgets it after a while.
+                if let Ok(place) = self.upload_place(&answer, &mut *watch) {
+                    let end = Request::to(doing, Method::DELETE, Goal::Named(place));
+                    match self.http.send(&end, watch) {
+                        Err(RegistryError::Cancelled) => return Err(RegistryError::Cancelled),
+                        Err(error) => log::debug!("an upload was left open: {error}"),
+                        Ok(_) => {}
+                    }
+                }
+                Ok(false)
+            }
+            status if status.is_client_error() => Ok(false),
+            _ => Err(self.http.refusal(doing, answer, watch)),
+        }
+    }
+
+    /// Pushes a blob of this length and digest. An upload that was cut goes on where the registry has it. The watch
+    /// receives the number of sent bytes.
     ///
     /// # Errors
     /// If it cannot be read, or the registry refuses it.
@@ -74,37 +113,87 @@ impl Repository {
         mut content: impl Read + Seek,
         watch: Watch<'_>,
     ) -> Result<(), RegistryError> {
-        let mut tries = 0;
+        let mut upload = Upload {
+            digest,
+            len,
+            sent: 0,
+            place: None,
+        };
+        let (mut tries, mut most) = (0, 0);
         loop {
             tries += 1;
-            match self.push_pieces(digest, len, &mut content, &mut *watch) {
+            match self.push_pieces(&mut upload, &mut content, &mut *watch) {
                 Err(error) if tries < PUSH_TRIES && is_cut(&error) => {
                     log::debug!("pushing {digest} again: {error}");
+                    if upload.sent > most {
+                        // It goes on, slowly.
+                        (tries, most) = (0, upload.sent);
+                    }
+                    self.find_upload(&mut upload, &mut *watch)?;
                 }
                 result => return result,
             }
         }
     }
 
+    /// Looks for what the registry has of an upload that was cut; it begins again if that is not known.
+    fn find_upload(&self, upload: &mut Upload, watch: Watch<'_>) -> Result<(), RegistryError> {
+        let sent = std::mem::take(&mut upload.sent);
+        let Some(place) = upload.place.take() else {
+            return Ok(());
+        };
+        let doing = "looking for an upload";
+        let request = Request::to(doing, Method::GET, Goal::Named(place));
+        let answer = match self.http.send(&request, &mut *watch) {
+            Ok(answer) if answer.status() == StatusCode::NO_CONTENT => answer,
+            Err(RegistryError::Cancelled) => return Err(RegistryError::Cancelled),
+            _ => return Ok(()),
+        };
+        let range = answer.headers().get(RANGE);
+        let range = range.and_then(|range| range.to_str().ok());
+        let has = range.and_then(|range| {
+            let (first, last) = range.trim_start_matches("bytes=").split_once('-')?;
+            let last: u64 = last.parse().ok()?;
+            // An upload of nothing and one of a byte say the same: pieces have more.
+            (first == "0" && last > 0).then_some(last + 1)
+        });
+        if let Some(has) = has.filter(|has| *has < upload.len)
+            && let Ok(place) = self.upload_place(&answer, watch)
+        {
+            log::debug!("{} goes on at {has}, after {sent}", upload.digest);
+            upload.sent = has;
+            upload.place = Some(place);
+        }
+        Ok(())
+    }
+
     fn push_pieces(
         &self,
-        digest: Digest,
-        len: u64,
+        upload: &mut Upload,
         content: &mut (impl Read + Seek),
         watch: Watch<'_>,
     ) -> Result<(), RegistryError> {
+        let Upload { digest, len, .. } = *upload;
         let reading = |source| RegistryError::File {
             doing: "reading what is pushed as",
             path: PathBuf::from(digest.to_string()),
             source,
         };
-        let url = format!("{}/blobs/uploads/", self.base);
-        let start = Request::new("pushing a blob", Method::POST, url);
-        let started = self.http.ask(&start, &mut *watch)?;
-        let mut place = self.upload_place(&started, &mut *watch)?;
-        content.rewind().map_err(reading)?;
-        let mut sent = 0;
+        let mut place = match upload.place.clone() {
+            Some(place) => place,
+            None => {
+                let url = format!("{}/blobs/uploads/", self.base);
+                let start = Request::new("pushing a blob", Method::POST, url);
+                let started = self.http.ask(&start, &mut *watch)?;
+                self.upload_place(&started, &mut *watch)?
+            }
+        };
+        content
+            .seek(SeekFrom::Start(upload.sent))
+            .map_err(reading)?;
         loop {
+            upload.place = Some(place.clone());
+            let sent = upload.sent;
             let mut piece = Vec::new();
             let mut next = content.take(PIECE);
             next.read_to_end(&mut piece).map_err(reading)?;
@@ -119,7 +208,7 @@ impl Repository {
                 return Ok(());
             }
             place = self.upload_place(&answer, &mut *watch)?;
-            sent = end;
+            upload.sent = end;
         }
     }
 
@@ -138,6 +227,16 @@ impl Repository {
         })?;
         self.http.named_by(doing, answer, place, watch)
     }
+}
+
+/// A blob on its way up.
+struct Upload {
+    digest: Digest,
+    len: u64,
+    /// Bytes that the registry has taken.
+    sent: u64,
+    /// Where the next ones go; `None` if it has not begun.
+    place: Option<Destination>,
 }
 
 /// Whether a piece is the last of its blob.

@@ -8,7 +8,7 @@ use crate::error::{Result, SnapshotError};
 use crate::lowers::Lowers;
 use crate::mapping::Mapping;
 use crate::overlay::{Mount, mountable};
-use crate::own_device::{DeviceForm, WRITABLE};
+use crate::own_device::{DeviceForm, QUOTA, WRITABLE, WantedDevice};
 use crate::snapshot::{Labels, Snapshot, Stack, Usage};
 use crate::unpacks::unpacks;
 
@@ -77,8 +77,13 @@ impl<L: Lowers> State<L> {
     pub(super) fn device_mounts(&self, stack: &Stack, form: DeviceForm) -> Result<Vec<Mount>> {
         let layers = self.layers_of(&stack.parents)?;
         let id = stack.snapshot.id;
+        let quota = stack.snapshot.labels.get(QUOTA);
+        let wanted = WantedDevice {
+            form,
+            quota: quota.map(String::as_str),
+        };
         let device = match &self.blocks {
-            Some(blocks) => blocks.device(id, form, &layers),
+            Some(blocks) => blocks.device(id, wanted, &layers),
             None => Err("this snapshotter serves no block images".into()),
         };
         let device = device.map_err(|source| SnapshotError::OwnDevice {

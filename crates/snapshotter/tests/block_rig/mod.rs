@@ -10,7 +10,7 @@ use blocks::Digest;
 use parking_lot::Mutex;
 use snapshotter::{
     BlockDir, BlockError, BlockImages, Config, DeviceForm, Labels, Mount, OwnDevice, PlainLowers,
-    Snapshot, SnapshotError, SnapshotId, Snapshotter, Unpacker, Usage,
+    Snapshot, SnapshotError, SnapshotId, Snapshotter, Unpacker, Usage, WantedDevice,
 };
 
 /// Chain IDs, as containerd writes them.
@@ -36,6 +36,8 @@ pub(crate) struct Images {
     /// The snapshots whose devices were ended.
     pub(crate) ended: Mutex<Vec<SnapshotId>>,
     pub(crate) by_default: Mutex<Option<DeviceForm>>,
+    /// What the label of the device said that was asked for last.
+    pub(crate) quota: Mutex<Option<String>>,
 }
 
 impl BlockImages for Images {
@@ -63,14 +65,15 @@ impl BlockImages for Images {
     fn device(
         &self,
         id: SnapshotId,
-        form: DeviceForm,
+        wanted: WantedDevice<'_>,
         layers: &[BlockDir],
     ) -> Result<OwnDevice, BlockError> {
         *self.asked.lock() = layers.to_vec();
+        *self.quota.lock() = wanted.quota.map(str::to_owned);
         if self.fails.load(SeqCst) {
             return Err("the node is away".into());
         }
-        let path = match form {
+        let path = match wanted.form {
             DeviceForm::Dir => PathBuf::from(format!("/devices/{id}")),
             DeviceForm::Dev => PathBuf::from(format!("/dev/loop{id}")),
         };
@@ -136,6 +139,7 @@ impl Rig {
             pulled: Mutex::default(),
             ended: Mutex::default(),
             by_default: Mutex::default(),
+            quota: Mutex::default(),
         });
         Self { dir, images }
     }

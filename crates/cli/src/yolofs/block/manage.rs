@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use blockimages::convert::RegistryImage;
-use blockimages::manage::{self, Top, UpperKind};
+use blockimages::manage::{self, NewImage, Top, UpperKind};
 use blockimages::{Background, BlobSource, DeviceConfig};
 use blocks::Digest;
 use bootstore::store::StoreSettings;
@@ -37,6 +37,10 @@ pub(super) struct CreateArgs {
     /// Bytes of the device [default: as many as the layers below say]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
+    /// Bytes of data that the writable layer may have; what is written beyond that fails as on a full disk [default: any
+    /// number]
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<Size>,
     /// What can be written to
     #[arg(long, value_enum, default_value = "append")]
     kind: KindArg,
@@ -78,7 +82,12 @@ pub(super) fn create(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result
     let (lowers, manifest) = lowers.context("looking for the layers below")?;
     let layers = lowers.lowers.len();
     if !args.dry_run {
-        let made = manage::create(&args.dir, lowers, top, args.size.map(|size| size.0));
+        let new = NewImage {
+            top,
+            size: args.size.map(|size| size.0),
+            limit: args.limit.map(|limit| limit.0),
+        };
+        let made = manage::create(&args.dir, lowers, new);
         made.with_context(|| format!("making {}", args.dir.display()))?;
     }
     let done = json!({

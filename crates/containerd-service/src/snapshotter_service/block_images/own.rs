@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use blockimages::convert::ConvertOptions;
-use blockimages::manage::{self, Top, UpperKind};
+use blockimages::manage::{self, NewImage, Top, UpperKind};
 use blockimages::{CONFIG_NAME, DeviceConfig, FileSystemKind};
 use blocks::Digest;
 use node_api::client::CallError;
 use node_api::device::{DeviceKind, DeviceSpec};
 use node_api::image::ImageSpec;
-use snapshotter::{BlockDir, DeviceForm, OwnDevice, SnapshotId, Usage};
+use snapshotter::{BlockDir, DeviceForm, OwnDevice, SnapshotId, Usage, WantedDevice};
 
 use super::places::DeviceId;
 use super::{COMES_BACK, NOBODY, NodeBlockImages, is_mounted, make};
 use host::mount_table::kind_at;
+use host::size::Size;
 use rawio::private;
 
 /// What HTTP says of things that are not there, and of those that are in use.
@@ -34,10 +35,11 @@ impl NodeBlockImages {
     pub(super) fn serve_own(
         &self,
         id: SnapshotId,
-        form: DeviceForm,
+        WantedDevice { form, quota }: WantedDevice<'_>,
         layers: &[BlockDir],
     ) -> anyhow::Result<OwnDevice> {
         let id = DeviceId::Own(id);
+        let limit = quota.map(limit_of).transpose()?.or(self.own_limit);
         let image = self.places.of(id);
         let [at, mounted] = self.places.mounts(id);
         private::keep(&self.places.dir).context("making the directory of devices")?;
@@ -45,7 +47,7 @@ impl NodeBlockImages {
             make(dir)?;
         }
         if !image.join(CONFIG_NAME).exists() {
-            self.create_own(&image, layers)?;
+            self.create_own(&image, layers, limit)?;
         }
         let spec = DeviceSpec {
             name: self.places.name(id),
@@ -85,7 +87,12 @@ impl NodeBlockImages {
 
     /// Makes an image of layers with a writable one on top, which overwrites itself in place: what a container writes again
     /// and again takes no more space.
-    fn create_own(&self, image: &Path, layers: &[BlockDir]) -> anyhow::Result<()> {
+    fn create_own(
+        &self,
+        image: &Path,
+        layers: &[BlockDir],
+        limit: Option<u64>,
+    ) -> anyhow::Result<()> {
         let (dir, device) = self.serve(layers, None)?;
         let size = device.and_then(|device| device.served).map(|it| it.size);
         let size = size.context("the node does not say how large the image is: try again")?;
@@ -97,7 +104,12 @@ impl NodeBlockImages {
         let top = layers.first().context("an image without layers")?.id;
         let (mut config, _) = DeviceConfig::read(&self.places.of(DeviceId::Layers(top)))?;
         config.upper = None;
-        manage::create(image, config, Top::Pair(UpperKind::Hybrid), Some(size))?;
+        let new = NewImage {
+            top: Top::Pair(UpperKind::Hybrid),
+            size: Some(size),
+            limit,
+        };
+        manage::create(image, config, new)?;
         Ok(())
     }
 
@@ -152,8 +164,31 @@ impl NodeBlockImages {
     }
 }
 
+/// Returns the number of bytes in a label `disk_quota`.
+fn limit_of(quota: &str) -> anyhow::Result<u64> {
+    match quota.parse() {
+        Ok(Size(bytes @ 1..)) => Ok(bytes),
+        _ => bail!("its label disk_quota says {quota:?}, and not a size such as 20G"),
+    }
+}
+
 /// Returns whether the file system that is mounted on a directory is of a kind that could be written to.
 pub(super) fn is_writable(dir: &Path) -> bool {
     let kind = kind_at(dir).ok().flatten();
     kind.is_some_and(|kind| kind == FileSystemKind::Ext4.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_a_size() {
+        assert_eq!(limit_of("20g").unwrap(), 20 << 30);
+        assert_eq!(limit_of("1048576").unwrap(), 1 << 20);
+        for none in ["0", "", "-1", "all", "20 g"] {
+            let error = limit_of(none).unwrap_err().to_string();
+            assert!(error.contains("such as 20G"), "{none}: {error}");
+        }
+    }
 }
