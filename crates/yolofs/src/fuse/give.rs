@@ -22,11 +22,13 @@ pub(super) fn give_entry(handles: &Handles, reply: ReplyEntry, found: Result<Ent
     match found {
         Ok(entry) => {
             // An entry without a node is how FUSE says "no such name, and remember that".
-            let (attr, generation) = entry.node.map_or((NO_NODE, NO_GENERATION), |node| {
+            let nothing = (lifetime(entry.lifetime), NO_NODE, NO_GENERATION);
+            let (ttl, attr, generation) = entry.node.map_or(nothing, |node| {
                 let generation = handles.generation(node.file);
-                (file_attr(node.file, &node.attr), generation)
+                let attr = file_attr(node.file, &node.attr);
+                (handles.known_for(node.file), attr, generation)
             });
-            reply.entry(&lifetime(entry.lifetime), &attr, generation);
+            reply.entry(&ttl, &attr, generation);
         }
         Err(error) => reply.error(errno(&error)),
     }
