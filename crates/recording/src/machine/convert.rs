@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -15,10 +15,8 @@ use serde::Serialize;
 use host::interrupt::Interrupt;
 use mounting::confinement::BlockAccess;
 
+use crate::confined_program;
 use readable::{Readable, dir_of, path_of};
-
-/// Where `qemu-img` is if it is not in a directory of the system.
-const QEMU_IMG: &str = "/usr/local/bin/qemu-img";
 
 /// How often is looked whether the conversion is done, or given up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -109,10 +107,17 @@ fn run(converted: &Converted, interrupt: &Interrupt) -> anyhow::Result<()> {
     let access = BlockAccess {
         reads: readable.paths(),
         writes: vec![path_of(part.as_file())],
-        program: Some(QEMU_IMG.into()),
         ..BlockAccess::default()
     };
-    let mut child = start(converted, part.path(), access)?;
+    let mut program = Command::new("qemu-img");
+    program
+        .args(["convert", "-f", converted.format, "-O", "raw"])
+        .args([&converted.from, part.path()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    // The author of an image chose which files it names.
+    let mut child =
+        confined_program::start(program, access).context("in Debian's package qemu-utils")?;
     let status = loop {
         if let Some(status) = child.try_wait().context("waiting for qemu-img")? {
             break status;
@@ -139,29 +144,6 @@ fn run(converted: &Converted, interrupt: &Interrupt) -> anyhow::Result<()> {
     part.persist_noclobber(&converted.to)
         .with_context(|| format!("naming it {}", converted.to.display()))?;
     Ok(())
-}
-
-/// Starts `qemu-img` with this access and no other: the author of an image chose which files it names. A thread of its
-/// own confines itself, and so what it starts.
-fn start(converted: &Converted, part: &Path, access: BlockAccess) -> anyhow::Result<Child> {
-    let mut program = Command::new("qemu-img");
-    program
-        .args(["convert", "-f", converted.format, "-O", "raw"])
-        .args([&converted.from, part])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    let confined = move || {
-        access.confine_thread()?;
-        program
-            .spawn()
-            .context("starting qemu-img (in Debian's package qemu-utils)")
-    };
-    let thread = std::thread::Builder::new().name("qemu-img".to_owned());
-    let thread = thread
-        .spawn(confined)
-        .context("starting a thread for qemu-img")?;
-    let started = thread.join();
-    started.unwrap_or_else(|_| bail!("the thread that starts qemu-img panicked"))
 }
 
 #[cfg(test)]
