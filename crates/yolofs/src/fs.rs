@@ -312,8 +312,7 @@ impl FileSystem {
 
     /// Returns how long the kernel may cache the name and the attributes of a file: of one that has changed, for a
     /// moment.
-    #[must_use]
-    pub fn lifetime_of(&self, file: FileId) -> Lifetime {
+    pub(crate) fn lifetime_of(&self, file: FileId) -> Lifetime {
         match self.names.lifetime() {
             Lifetime::Forever if self.diversions.has(file) => Lifetime::For(CHANGED_LIFETIME),
             lifetime => lifetime,

@@ -35,10 +35,11 @@ use crate::errno::errno;
 use crate::fs::{CachePath, Entry, FileSystem, FsError, Mode, PassedTo, Request};
 use crate::serving::State;
 use backings::{Backings, Opened};
-use changed::known_for;
 use connect::PendingReply;
 use convert::{caller, file, file_attr, file_type, lifetime, node};
-use give::{give_data, give_entry, give_offset, give_ok, give_opened, give_space, give_xattr};
+use give::{
+    give_attr, give_data, give_entry, give_offset, give_ok, give_opened, give_space, give_xattr,
+};
 use handles::{Asked, Handles};
 use listing::stop_if;
 
@@ -225,17 +226,8 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _: &fuser::Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let ask = move |fs: &FileSystem| fs.getattr(file(ino)?);
-        let fs = Arc::clone(&self.fs);
-        let give = move |reply: ReplyAttr, attr| {
-            let shown = file(ino).and_then(|file| {
-                let attr = file_attr(file, &attr?);
-                Ok((attr, known_for(&fs, file)))
-            });
-            match shown {
-                Ok((attr, ttl)) => reply.attr(&ttl, &attr),
-                Err(error) => reply.error(errno(&error)),
-            }
-        };
+        let handles = Arc::clone(&self.handles);
+        let give = move |reply, attr| give_attr(&handles, reply, ino, attr);
         self.answer(reply, ask, || ask, give);
     }
 
@@ -392,7 +384,7 @@ impl Filesystem for Adapter {
                 any = true;
                 let (name, attr) = (OsStr::from_bytes(item.name), file_attr(item.file, &attr));
                 let generation = self.handles.generation(item.file);
-                let ttl = known_for(fs, item.file);
+                let ttl = self.handles.known_for(item.file);
                 stop_if(reply.add(node(item.file), item.next, name, &ttl, &attr, generation))
             })
         });

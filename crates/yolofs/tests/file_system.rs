@@ -9,13 +9,12 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
 
 use blocks::testing::{Fault, Faulty, MemAttrs, MemObserver, MemSource, Node, tree};
 use blocks::{
     ACCESS_LIST, Access, AllAttrs, AttrSource, BackingFile, BlockSource, Caller, Event, FileId,
-    FileKey, Lifetime, NodeKind, Observer, Residency, Seek, SourceError, SourceErrorKind, Sparse,
-    Timestamp, Touch, Tree, Version, Warmth, WholeCopies,
+    FileKey, NodeKind, Observer, Residency, Seek, SourceError, SourceErrorKind, Sparse, Timestamp,
+    Touch, Tree, Version, Warmth, WholeCopies,
 };
 use yolofs::{
     CachePath, Config, Diverted, FileSystem, FsError, Ledger, Mode, OpenDecision, PassedTo, Request,
@@ -192,37 +191,6 @@ fn a_file_that_changes_again_is_followed_again() {
     }
     assert_eq!(fs.counters().reads_diverted, 4);
     assert_eq!(fs.counters().diverted_files, 1);
-}
-
-/// The kernel answers reads behind the end that it knows: no read tells of more.
-#[test]
-fn a_file_that_was_cut_and_is_written_again_is_seen_whole_by_its_attributes_alone() {
-    let Changed { fs, source, attrs } = changed(b"");
-    assert_eq!(fs.lifetime_of(FILE), Lifetime::Forever);
-    assert_eq!(read(&fs, 0, 100).unwrap(), b"");
-    assert_eq!(fs.getattr(FILE).unwrap().size, 0);
-    let key = names().key(FILE).unwrap();
-    let version = Version {
-        size: 7,
-        ctime: Timestamp { secs: 3, nanos: 0 },
-        ..key.version
-    };
-    let put = FileKey { version, ..key };
-    source.0.write().unwrap().insert(put, b"written".to_vec());
-    attrs.set_version(FILE, version);
-    fs.look_again(FILE);
-    let entry = fs.lookup(ME, FileId::ROOT, b"file").unwrap();
-    assert_eq!(entry.node.unwrap().attr.version(), version);
-    assert_eq!(fs.getattr(FILE).unwrap().size, 7);
-    assert_eq!(read(&fs, 0, 100).unwrap(), b"written");
-    // So they are not cached for ever, and nothing else is asked.
-    let moment = Lifetime::For(Duration::from_secs(1));
-    assert_eq!((entry.lifetime, fs.lifetime_of(FILE)), (moment, moment));
-    assert_eq!(fs.lifetime_of(FileId::ROOT), Lifetime::Forever);
-    // What fewer may read is not shown, and what was known is.
-    attrs.change(FILE, |all| all.attr.perm = 0);
-    fs.look_again(FILE);
-    assert_eq!(fs.getattr(FILE).unwrap().size, 7);
 }
 
 /// Whoever has the file open by the rights that are shown reads whatever is given to anybody.

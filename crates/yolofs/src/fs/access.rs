@@ -76,7 +76,7 @@ impl FileSystem {
 
     /// Looks whether a file that has changed before has changed again, which may wait for the source. Nothing else finds
     /// out that a file became longer again after it was cut: the kernel answers reads behind the end that it knows.
-    pub fn look_again(&self, file: FileId) {
+    pub(crate) fn look_again(&self, file: FileId) {
         if let Ok(FileKey { file, version }) = self.key(file)
             && self.diversions.has(file)
             && let Err(error) = self.divert(&FileKey { file, version }, version)

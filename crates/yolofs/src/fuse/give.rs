@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use blocks::Attr;
 use fuser::{
-    FileHandle, FopenFlags, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyXattr,
+    FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyXattr,
 };
 
 use super::NO_GENERATION;
 use super::backings::Opened;
-use super::convert::{NO_NODE, file_attr, lifetime};
+use super::convert::{NO_NODE, file, file_attr, lifetime};
 use super::handles::Handles;
 use crate::errno::errno;
 use crate::fs::{Entry, FileSystem, FsError, PassedTo, Space, XattrReply};
@@ -30,6 +31,19 @@ pub(super) fn give_entry(handles: &Handles, reply: ReplyEntry, found: Result<Ent
             });
             reply.entry(&ttl, &attr, generation);
         }
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn give_attr(
+    handles: &Handles,
+    reply: ReplyAttr,
+    ino: INodeNo,
+    attr: Result<Attr, FsError>,
+) {
+    let shown = file(ino).and_then(|file| Ok((file_attr(file, &attr?), handles.known_for(file))));
+    match shown {
+        Ok((attr, ttl)) => reply.attr(&ttl, &attr),
         Err(error) => reply.error(errno(&error)),
     }
 }
