@@ -219,6 +219,11 @@ fn privileged_a_backing_file_that_is_read_past_the_mount_is_told() {
         let text = ok(lab.yolofs().arg("status").arg(&at));
         assert!(text.contains(&absolute), "{text}");
         lab.umount(&at);
+        // Started by us, QEMU would read whatever file of the machine is named there.
+        let mut vm = std::ffi::OsString::from("vm:");
+        vm.push(disk);
+        let refused = fails(1, lab.bootimg().arg("record").arg(vm));
+        assert!(refused.contains(&absolute), "{refused}");
     }
 }
 

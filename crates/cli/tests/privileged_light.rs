@@ -265,18 +265,23 @@ fn privileged_the_hook_of_libvirt_prewarms_what_a_domain_boots_from() {
     create.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]);
     ok(create.arg(&base).arg(&overlay));
     let escaped = overlay.display().to_string().replace('<', "&lt;");
-    let xml = format!(
-        "<domain type='qemu'>\n  <disk>\n    <source file='{escaped}' index='1'/>\n  </disk>\n</domain>\n"
-    );
+    let domain = |format: &str| {
+        format!(
+            "<domain type='qemu'>\n  <disk type='file' device='disk'>\n    <driver name='qemu' type='{format}' \
+             cache='none'/>\n    <source file='{escaped}' index='1'/>\n  </disk>\n</domain>\n"
+        )
+    };
     let injected = |lab: &Lab| {
         lab.status(&mountpoint)["boot"]["injected_pages"]
             .as_u64()
             .unwrap()
     };
-    call_hook(&lab, &["started", "begin"], &xml);
+    call_hook(&lab, &["started", "begin"], &domain("qcow2"));
     call_hook(&lab, &["prepare", "begin"], "<domain/>");
+    // What a guest wrote to its raw disk names no files.
+    call_hook(&lab, &["prepare", "begin"], &domain("raw"));
     assert_eq!(injected(&lab), 0);
-    call_hook(&lab, &["prepare", "begin"], &xml);
+    call_hook(&lab, &["prepare", "begin"], &domain("qcow2"));
     assert_eq!(injected(&lab), 256, "{}", lab.status(&mountpoint)["boot"]);
     lab.umount(&mountpoint);
 }

@@ -5,11 +5,12 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use lab::guest::{LightGuest, LightImage, disk};
-use lab::{Lab, json, ok, until};
+use lab::{Lab, json, noise, ok, until};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -254,5 +255,43 @@ fn privileged_a_disk_that_was_replaced_is_told_and_read_itself() {
         served == fs::read(image.disk()).unwrap(),
         "the disk's own bytes"
     );
+    lab.umount(&mountpoint);
+}
+
+/// `cp new.raw web.raw` cuts the disk first. The kernel answers reads behind the end that it knows, so nothing but the
+/// attributes can tell that the disk has grown again.
+#[test]
+fn privileged_a_disk_that_is_cut_and_written_again_under_a_mount_is_seen_whole() {
+    let lab = Lab::new();
+    let disk = lab.path("web.raw");
+    fs::write(&disk, noise(1, 1 << 20)).unwrap();
+    let read = "exec dd if=\"$YOLOFS_IMAGE\" of=/dev/null bs=64k count=4 status=none";
+    ok(lab
+        .bootimg()
+        .args(["record", "--name", "web"])
+        .arg(&disk)
+        .args(["--", "sh", "-c", read]));
+    let mountpoint = lab.mount(&disk, "mnt", &["--no-inject", "--readahead", "0"]);
+    let mounted = mountpoint.join("web.raw");
+    let open = fs::File::open(&mounted).unwrap();
+    let cut = fs::File::create(&disk).unwrap();
+    until("the end of the disk", || {
+        // A read that reaches the source; it may fail while the kernel does not know the end.
+        let _read = open.read_at(&mut [0; 4096], 512 << 10);
+        open.metadata().unwrap().len() == 0
+    });
+    let new = noise(2, 1 << 20);
+    cut.write_all_at(&new, 0).unwrap();
+    // By a machine that has it open, and by one that is started now.
+    until("the new disk, where it is open", || {
+        let mut bytes = vec![0; new.len()];
+        open.read_at(&mut bytes, 0)
+            .is_ok_and(|len| len == bytes.len())
+            && bytes == new
+    });
+    until("the new disk", || {
+        fs::read(&mounted).is_ok_and(|read| read == new)
+    });
+    drop(open);
     lab.umount(&mountpoint);
 }

@@ -5,6 +5,7 @@ mod error;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
@@ -49,10 +50,32 @@ pub(crate) struct Chain {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Header {
     backing: Option<Vec<u8>>,
-    /// Whether the image declares its backing file as raw; with guessing, a guest that
-    /// writes a header into a raw disk could name files.
-    backing_is_raw: bool,
+    /// How QEMU reads the backing file.
+    backing_format: Declared,
     data_file: Option<Vec<u8>>,
+}
+
+/// What an image declares its backing file to be; with guessing, a guest that writes a header into a raw disk could
+/// name files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Declared {
+    #[default]
+    Nothing,
+    Raw,
+    Qcow2,
+    /// One that may name files, which nobody here finds in it.
+    Another(String),
+}
+
+impl Declared {
+    fn of(format: &[u8]) -> Self {
+        match format {
+            b"" => Self::Nothing,
+            b"raw" => Self::Raw,
+            b"qcow2" => Self::Qcow2,
+            other => Self::Another(text(other)),
+        }
+    }
 }
 
 /// Follows the chain of the image `name` in `dir`.
@@ -61,8 +84,9 @@ pub(crate) fn chain(dir: impl AsFd, name: &[u8]) -> Result<Chain, LocalError> {
     let mut warnings = Vec::new();
     let mut format = None;
     let mut wanted_by = name.to_vec();
-    let mut next = Some((name.to_vec(), false));
-    while let Some((name, raw)) = next.take() {
+    // Whoever opens the first image says what it is.
+    let mut next = Some((name.to_vec(), Declared::Qcow2));
+    while let Some((name, declared)) = next.take() {
         let head = read_head(dir.as_fd(), &name, &wanted_by)?;
         let failed = |source| LocalError::Qcow2 {
             name: text(&name),
@@ -71,7 +95,12 @@ pub(crate) fn chain(dir: impl AsFd, name: &[u8]) -> Result<Chain, LocalError> {
         if files.len() >= CHAIN_MAX || !files.insert(name.clone()) {
             return Err(failed(Qcow2Error::Chain));
         }
-        let qcow2 = !raw && head.starts_with(&MAGIC);
+        let qcow2 = declared != Declared::Raw && head.starts_with(&MAGIC);
+        if declared == Declared::Nothing
+            && let Some(format) = another_format(&head)
+        {
+            return Err(failed(Qcow2Error::Format(format.to_owned())));
+        }
         let found = if qcow2 {
             DiskFormat::Qcow2
         } else {
@@ -91,7 +120,12 @@ pub(crate) fn chain(dir: impl AsFd, name: &[u8]) -> Result<Chain, LocalError> {
             files.insert(data);
         }
         let backing = served(header.backing)?;
-        next = backing.map(|backing| (backing, header.backing_is_raw));
+        if backing.is_some()
+            && let Declared::Another(format) = header.backing_format
+        {
+            return Err(failed(Qcow2Error::Format(format)));
+        }
+        next = backing.map(|backing| (backing, header.backing_format));
         wanted_by = name;
     }
     Ok(Chain {
@@ -156,6 +190,21 @@ fn read_head(dir: impl AsFd, name: &[u8], wanted_by: &[u8]) -> Result<Vec<u8>, L
     })
 }
 
+/// Returns the format that QEMU guesses of a file that is not declared, if it is one that may name other files.
+fn another_format(head: &[u8]) -> Option<&'static str> {
+    /// As far as QEMU looks.
+    const LOOKED_AT: usize = 2048;
+    if head.starts_with(b"QED\0") {
+        return Some("qed");
+    }
+    // A vmdk in pieces is a text: comments and empty lines, and the version.
+    let looked_at = &head[..head.len().min(LOOKED_AT)];
+    let is_text = matches!(head.first(), Some(b'#' | b' ' | b'\r' | b'\n' | b'v'))
+        && looked_at.windows(8).any(|word| word == b"version=");
+    let is_vmdk = is_text || head.starts_with(b"KDMV") || head.starts_with(b"COWD");
+    is_vmdk.then_some("vmdk")
+}
+
 /// Numbers are big-endian in this format, which is not ours to choose.
 #[expect(clippy::big_endian_bytes, reason = "qcow2 is a big-endian format")]
 fn number<const N: usize>(head: &[u8], at: usize) -> Result<u64, Qcow2Error> {
@@ -182,13 +231,17 @@ fn parse(head: &[u8]) -> Result<Header, Qcow2Error> {
         3 => (number::<8>(head, 72)?, u32_at(head, 100)?),
         other => return Err(Qcow2Error::Version(other)),
     };
-    let mut header = extensions(head, header_len)?;
+    let (offset, len) = (number::<8>(head, 8)?, u32_at(head, 16)?);
+    let end = match offset {
+        0 => u64::MAX,
+        offset => offset,
+    };
+    let mut header = extensions(head, u64::from(header_len)..end)?;
     if features & EXTERNAL_DATA == 0 {
         header.data_file = None;
     } else if header.data_file.is_none() {
         return Err(Qcow2Error::Damaged);
     }
-    let (offset, len) = (number::<8>(head, 8)?, u32_at(head, 16)?);
     if offset != 0 {
         if len == 0 || len > BACKING_MAX {
             return Err(Qcow2Error::Damaged);
@@ -198,11 +251,15 @@ fn parse(head: &[u8]) -> Result<Header, Qcow2Error> {
     Ok(header)
 }
 
-/// Reads the extensions behind the header: type, length, data padded to 8 bytes, until type 0.
-fn extensions(head: &[u8], header_len: u32) -> Result<Header, Qcow2Error> {
+/// Reads the extensions behind the header: type, length, data padded to 8 bytes, until type 0, or until the name of the
+/// backing file. QEMU reads none behind that, so one there must not say how the backing file is to be read.
+fn extensions(head: &[u8], place: Range<u64>) -> Result<Header, Qcow2Error> {
     let mut header = Header::default();
-    let mut at = u64::from(header_len);
+    let mut at = place.start;
     loop {
+        if at >= place.end {
+            return Ok(header);
+        }
         let here = usize::try_from(at).map_err(|_| Qcow2Error::Damaged)?;
         // An image shorter than a header with an end mark is one without extensions.
         if here.saturating_add(8) > head.len() {
@@ -212,7 +269,7 @@ fn extensions(head: &[u8], header_len: u32) -> Result<Header, Qcow2Error> {
         let data = bytes_at(head, at + 8, len);
         match kind {
             0 => return Ok(header),
-            BACKING_FORMAT => header.backing_is_raw = data? == b"raw",
+            BACKING_FORMAT => header.backing_format = Declared::of(data?),
             DATA_FILE if len > BACKING_MAX => return Err(Qcow2Error::Damaged),
             DATA_FILE => header.data_file = Some(data?.to_vec()),
             _ => (),

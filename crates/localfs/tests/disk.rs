@@ -179,6 +179,52 @@ fn a_backing_file_that_is_declared_raw_is_not_looked_into() {
     assert_eq!(names(&tree), ["guest", "top"]);
 }
 
+/// QEMU reads a backing file as it is declared, or as it looks: a vmdk there names any file of the machine.
+#[test]
+fn a_backing_file_of_a_format_that_names_files_is_refused() {
+    let dir = dir();
+    let put = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+    let declared: &[(u32, &[u8])] = &[(0xe279_2aca, b"vmdk")];
+    put("declared", &qcow2(Some("plain"), declared, 0));
+    put("plain", b"x");
+    assert!(refusal(&dir.path().join("declared")).contains("is vmdk"));
+    let text = b"# Disk DescriptorFile\nversion=1\nRW 8 FLAT \"/etc/shadow\" 0\n";
+    for (name, bytes, format) in [
+        ("text", &text[..], "vmdk"),
+        ("sparse", b"KDMV", "vmdk"),
+        ("old", b"COWD", "vmdk"),
+        ("qed", b"QED\0", "qed"),
+    ] {
+        put(name, bytes);
+        put("top", &qcow2(Some(name), &[], 0));
+        let said = refusal(&dir.path().join("top"));
+        assert!(said.contains(&format!("is {format}")), "{name}: {said}");
+        // As bytes of a disk they name nothing.
+        put("top", &qcow2(Some(name), &[(0xe279_2aca, b"raw")], 0));
+        let (_, tree) = open_and_scan(&dir.path().join("top"));
+        assert_eq!(names(&tree).len(), 2, "{name}");
+    }
+}
+
+/// QEMU ends with the extensions where the name of the backing file begins.
+#[test]
+fn an_extension_behind_the_name_of_the_backing_file_declares_nothing() {
+    let dir = dir();
+    let mut top = qcow2(None, &[(0x1234_5678, b"")], 0);
+    // The name is read as a kind, the length behind it as none; "raw" follows.
+    top[8..16].copy_from_slice(&big(112, 8));
+    top[16..20].copy_from_slice(&big(4, 4));
+    top[112..120].copy_from_slice(b"base\0\0\0\0");
+    top[120..124].copy_from_slice(&big(0xe279_2aca, 4));
+    top[124..128].copy_from_slice(&big(3, 4));
+    top[128..131].copy_from_slice(b"raw");
+    fs::write(dir.path().join("top"), top).unwrap();
+    fs::write(dir.path().join("base"), qcow2(Some("/secret"), &[], 0)).unwrap();
+    let (root, tree) = open_and_scan(&dir.path().join("top"));
+    assert_eq!(names(&tree), ["base", "top"]);
+    assert_eq!(root.warnings().len(), 1, "the chain goes on");
+}
+
 #[test]
 fn an_absolute_backing_file_is_a_warning() {
     let dir = dir();

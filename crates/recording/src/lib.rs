@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+mod confined_program;
 mod container_engine;
 mod containerd_engine;
 pub mod disk_names;

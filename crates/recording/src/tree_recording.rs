@@ -99,6 +99,12 @@ pub fn record(
     interrupt.be_orderly();
     let mut source = LateSource::new(Arc::new(root));
     let warnings = source.root().warnings().to_vec();
+    // QEMU would read them with all rights of the caller; the guest of a raw disk can write such names, too.
+    ensure!(
+        request.machine.is_none() || warnings.is_empty(),
+        "the image names files by absolute paths, and whoever wrote it chose which: {}",
+        warnings.join("; ")
+    );
     for warning in &warnings {
         log::warn!("{warning}");
     }

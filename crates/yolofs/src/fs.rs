@@ -25,7 +25,7 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use blocks::prompt::{self, Waiter};
 use blocks::{
@@ -104,6 +104,10 @@ pub struct Space {
     /// Inodes that are free.
     pub inodes_free: u64,
 }
+
+/// How long the kernel may go on with the attributes of a file that has changed. Such files are few, and a
+/// second is what programs expect of attributes that are cached.
+const CHANGED_LIFETIME: Duration = Duration::from_secs(1);
 
 /// What the names of an overlay's attributes begin with, by root's and by others'.
 const OVERLAYS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
@@ -300,10 +304,19 @@ impl FileSystem {
         self.names.has_access_lists()
     }
 
-    /// Returns how long the kernel may cache names and attributes.
+    /// Returns how long the kernel may cache names and attributes of files that have not changed.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {
         self.names.lifetime()
+    }
+
+    /// Returns how long the kernel may cache the name and the attributes of a file: of one that has changed, for a
+    /// moment.
+    pub(crate) fn lifetime_of(&self, file: FileId) -> Lifetime {
+        match self.names.lifetime() {
+            Lifetime::Forever if self.diversions.has(file) => Lifetime::For(CHANGED_LIFETIME),
+            lifetime => lifetime,
+        }
     }
 
     /// Returns the counters of requests and responses.

@@ -4,6 +4,7 @@
 //! capabilities are requested, and how its caches are used.
 
 mod backings;
+mod changed;
 mod connect;
 mod convert;
 mod give;
@@ -18,7 +19,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use blocks::{FileId, Lifetime, Seek};
 use fuser::{
@@ -36,7 +37,9 @@ use crate::serving::State;
 use backings::{Backings, Opened};
 use connect::PendingReply;
 use convert::{caller, file, file_attr, file_type, lifetime, node};
-use give::{give_data, give_entry, give_offset, give_ok, give_opened, give_space, give_xattr};
+use give::{
+    give_attr, give_data, give_entry, give_offset, give_ok, give_opened, give_space, give_xattr,
+};
 use handles::{Asked, Handles};
 use listing::stop_if;
 
@@ -80,10 +83,6 @@ impl Adapter {
             backings: Arc::default(),
             state: Arc::clone(state),
         }
-    }
-
-    fn ttl(&self) -> Duration {
-        lifetime(self.fs.lifetime())
     }
 
     /// The kernel's abilities that this mount requests; it gets those that the kernel has.
@@ -226,14 +225,9 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _: &fuser::Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let (ask, ttl) = (move |fs: &FileSystem| fs.getattr(file(ino)?), self.ttl());
-        let give = move |reply: ReplyAttr, attr| {
-            let shown = file(ino).and_then(|file| Ok(file_attr(file, &attr?)));
-            match shown {
-                Ok(attr) => reply.attr(&ttl, &attr),
-                Err(error) => reply.error(errno(&error)),
-            }
-        };
+        let ask = move |fs: &FileSystem| fs.getattr(file(ino)?);
+        let handles = Arc::clone(&self.handles);
+        let give = move |reply, attr| give_attr(&handles, reply, ino, attr);
         self.answer(reply, ask, || ask, give);
     }
 
@@ -384,12 +378,13 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let (fs, who, ttl, mut any) = (&self.fs, caller(req), self.ttl(), false);
+        let (fs, who, mut any) = (&self.fs, caller(req), false);
         let listed = handing::now(fs, || {
             fs.readdirplus(who, file(ino)?, offset, &mut |item, attr| {
                 any = true;
                 let (name, attr) = (OsStr::from_bytes(item.name), file_attr(item.file, &attr));
                 let generation = self.handles.generation(item.file);
+                let ttl = self.handles.known_for(item.file);
                 stop_if(reply.add(node(item.file), item.next, name, &ttl, &attr, generation))
             })
         });
@@ -397,7 +392,7 @@ impl Filesystem for Adapter {
             Err(error) if error.would_wait() && !any => {
                 let ask = move |fs: &FileSystem| listing::nodes(fs, who, file(ino)?, offset);
                 let handles = Arc::clone(&self.handles);
-                let give = move |reply, listed| listing::give_nodes(&handles, reply, listed, ttl);
+                let give = move |reply, listed| listing::give_nodes(&handles, reply, listed);
                 handing::over(fs, reply, ask, give);
             }
             Err(error) if !error.would_wait() => reply.error(errno(&error)),

@@ -16,6 +16,12 @@ pub enum Qcow2Error {
          `qemu-img rebase -u`, or flatten the image with `qemu-img convert`"
     )]
     Outside(String),
+    /// The backing file has a format that is not looked into.
+    #[error(
+        "its backing file is {0}, and may name other files: raw and qcow2 are served; make one image of both \
+         with `qemu-img convert`, or say what it is with `qemu-img rebase -u -F raw`"
+    )]
+    Format(String),
     /// The chain comes back to a file that is in it already, or never ends.
     #[error("its chain of backing files is a loop or longer than 64 files")]
     Chain,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use blockimages::{CONFIG_NAME, DeviceConfig};
-use confine::{Capability, Files, Programs, Reads, Rings, Sockets};
+use confine::{Capability, ConfineError, Files, Programs, Reads, Rings, Sockets};
 
 use super::intake::{Asks, Rights};
 use super::{FUSE, READAHEAD, is_off};
@@ -78,6 +78,35 @@ impl BlockAccess {
         if is_off()? {
             return Ok(());
         }
+        let (mounts, sockets) = (self.mounts, sockets(self.asks));
+        let (programs, rings) = match &self.program {
+            None if self.rings => (Programs::Never, Rings::Made),
+            None => (Programs::Never, Rings::Never),
+            Some(_) => (Programs::Executed, Rings::Refused),
+        };
+        self.confine_to_files()
+            .and_then(|()| confine::calls::deny_intrusion(programs, rings))
+            .and_then(|()| match mounts {
+                // Once it has mounted.
+                true => Ok(()),
+                false => confine::calls::deny_mounting(sockets),
+            })
+            .context("confining the command")
+    }
+
+    /// Confines the calling thread, and what it starts, to these files and capabilities, but not to a list of system
+    /// calls, which all threads of a process have in common.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn confine_thread(self) -> anyhow::Result<()> {
+        match is_off()? {
+            true => Ok(()),
+            false => self.confine_to_files().context("confining a thread"),
+        }
+    }
+
+    fn confine_to_files(self) -> Result<(), ConfineError> {
         let (reads, ports) = self.asks.takes();
         let mut files = Files {
             reads: Reads::Beneath([self.reads, reads, vec![RANDOM.into()]].concat()),
@@ -92,25 +121,13 @@ impl BlockAccess {
             keep.push(Capability::CAP_SYS_ADMIN);
             files.writes.extend([FUSE.into(), READAHEAD.into()]);
         }
-        let (programs, rings) = match self.program {
-            None if self.rings => (Programs::Never, Rings::Made),
-            None => (Programs::Never, Rings::Never),
-            Some(program) => {
-                files.executes = SYSTEM.iter().map(PathBuf::from).collect();
-                files.executes.push(program);
-                files.writes.push(NOTHING.into());
-                (Programs::Executed, Rings::Refused)
-            }
-        };
-        confine::capabilities::keep_only(&keep)
-            .and_then(|()| files.confine())
-            .and_then(|()| confine::calls::deny_intrusion(programs, rings))
-            .and_then(|()| match self.mounts {
-                // Once it has mounted.
-                true => Ok(()),
-                false => confine::calls::deny_mounting(sockets(self.asks)),
-            })
-            .context("confining the command")
+        if let Some(program) = self.program {
+            files.executes = SYSTEM.iter().map(PathBuf::from).collect();
+            files.executes.push(program);
+            files.writes.push(NOTHING.into());
+        }
+        confine::capabilities::keep_only(&keep)?;
+        files.confine()
     }
 }
 

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use blocks::{BLOCK_SIZE, BlockRange};
+use mounting::confinement::BlockAccess;
 
 use super::partitions::Partition;
+use crate::confined_program;
 
 /// Longest line of commands that `debugfs` takes is 8191 bytes: so many numbers fit, whatever they are.
 const NUMBERS_IN_LINE: usize = 500;
@@ -105,15 +107,20 @@ fn debugfs(
     }
     let mut image = disk.as_os_str().to_owned();
     image.push(format!("?offset={}", partition.start));
-    let mut child = Command::new("debugfs")
+    let mut program = Command::new("debugfs");
+    program
         .arg("-f")
         .arg(script.path())
         .arg(image)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("starting debugfs (in Debian's package e2fsprogs)")?;
+        .stderr(Stdio::null());
+    let access = BlockAccess {
+        reads: vec![disk.to_owned(), script.path().to_owned()],
+        ..BlockAccess::default()
+    };
+    let mut child =
+        confined_program::start(program, access).context("in Debian's package e2fsprogs")?;
     let out = child.stdout.take().context("listening to debugfs")?;
     let reader = std::thread::Builder::new()
         .name("debugfs".to_owned())

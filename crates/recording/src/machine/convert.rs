@@ -1,5 +1,7 @@
 //! Disk images that are converted before they can be served: those that QEMU reads and we do not.
 
+mod readable;
+
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -11,6 +13,10 @@ use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 
 use host::interrupt::Interrupt;
+use mounting::confinement::BlockAccess;
+
+use crate::confined_program;
+use readable::{Readable, dir_of, path_of};
 
 /// How often is looked whether the conversion is done, or given up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -93,21 +99,25 @@ fn is_current(converted: &Converted) -> anyhow::Result<bool> {
 
 /// Converts into a file of another name, which gets its own when it is whole.
 fn run(converted: &Converted, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let dir = converted
-        .to
-        .parent()
-        .filter(|dir| !dir.as_os_str().is_empty());
+    let readable = Readable::of(&converted.from).context("looking at it")?;
     let part = tempfile::Builder::new()
         .prefix(".yolofs-convert-")
-        .tempfile_in(dir.unwrap_or(Path::new(".")))
+        .tempfile_in(dir_of(&converted.to))
         .context("making a file for it")?;
-    let mut child = Command::new("qemu-img")
+    let access = BlockAccess {
+        reads: readable.paths(),
+        writes: vec![path_of(part.as_file())],
+        ..BlockAccess::default()
+    };
+    let mut program = Command::new("qemu-img");
+    program
         .args(["convert", "-f", converted.format, "-O", "raw"])
         .args([&converted.from, part.path()])
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .context("starting qemu-img (in Debian's package qemu-utils)")?;
+        .stdout(Stdio::null());
+    // The author of an image chose which files it names.
+    let mut child =
+        confined_program::start(program, access).context("in Debian's package qemu-utils")?;
     let status = loop {
         if let Some(status) = child.try_wait().context("waiting for qemu-img")? {
             break status;
@@ -121,13 +131,16 @@ fn run(converted: &Converted, interrupt: &Interrupt) -> anyhow::Result<()> {
         std::thread::sleep(LOOK_EVERY);
     };
     if !status.success() {
-        bail!("qemu-img failed ({status}); it says why above");
+        bail!(
+            "qemu-img failed ({status}); it says why above. It may read the image, and files of the same owner \
+             beside it that all may read who may read the image"
+        );
     }
     part.as_file()
         .sync_all()
         .context("writing it to the disk")?;
-    let metadata = converted.from.metadata()?;
-    part.as_file().set_permissions(metadata.permissions())?;
+    part.as_file()
+        .set_permissions(readable.image().permissions())?;
     part.persist_noclobber(&converted.to)
         .with_context(|| format!("naming it {}", converted.to.display()))?;
     Ok(())
@@ -166,5 +179,62 @@ mod tests {
             let refused = convert(&image, &interrupt).unwrap_err();
             assert!(refused.to_string().contains("older"), "{refused}");
         }
+    }
+
+    /// A vmdk in pieces, of which this one holds the first bytes.
+    fn in_pieces(dir: &Path, name: &str, piece: &str) -> PathBuf {
+        let image = dir.join(name);
+        let text = format!(
+            "# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\n\
+             createType=\"monolithicFlat\"\nRW 16 FLAT \"{piece}\" 0\n\
+             ddb.geometry.cylinders = \"1\"\nddb.adapterType = \"ide\"\n"
+        );
+        std::fs::write(&image, text).unwrap();
+        image
+    }
+
+    /// The author of a vmdk names files of the machine, to find their content in the raw image.
+    #[test]
+    fn an_image_does_not_name_what_its_readers_may_not_read() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let interrupt = Interrupt::unarmed().unwrap();
+        let mode = |file: &Path, mode| {
+            std::fs::set_permissions(file, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        let secret = elsewhere.path().join("secret");
+        let beside = |name: &str| dir.path().join(name);
+        for file in [&secret, &beside("extent"), &beside("private")] {
+            std::fs::write(file, [b's'; 8192]).unwrap();
+            mode(file, 0o644);
+        }
+        mode(&beside("private"), 0o600);
+        symlink(&secret, beside("link")).unwrap();
+        let whole = secret.to_str().unwrap();
+        let name = elsewhere.path().file_name().unwrap().to_str().unwrap();
+        for piece in [whole, &format!("../{name}/secret"), "link", "private"] {
+            let image = in_pieces(dir.path(), "bad.vmdk", piece);
+            mode(&image, 0o644);
+            let refused = convert(&image, &interrupt).unwrap_err();
+            assert!(
+                format!("{refused:#}").contains("qemu-img failed"),
+                "{piece}: {refused:#}"
+            );
+            assert!(!beside("bad.vmdk.raw").exists(), "{piece}");
+        }
+        let image = in_pieces(dir.path(), "good.vmdk", "extent");
+        mode(&image, 0o644);
+        convert(&image, &interrupt).unwrap();
+        assert_eq!(
+            std::fs::read(beside("good.vmdk.raw")).unwrap(),
+            [b's'; 8192]
+        );
+        // Who may read no more than that file may be given it.
+        let image = in_pieces(dir.path(), "own.vmdk", "private");
+        mode(&image, 0o600);
+        convert(&image, &interrupt).unwrap();
+        let made = beside("own.vmdk.raw").metadata().unwrap();
+        assert_eq!(made.permissions().mode() & 0o777, 0o600);
     }
 }

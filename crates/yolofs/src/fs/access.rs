@@ -69,6 +69,28 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Begins to look at a file again that has changed before, unless somebody does.
+    pub(crate) fn begin_look(&self, file: FileId) -> bool {
+        self.names.lifetime() == Lifetime::Forever && self.diversions.begin_look(file)
+    }
+
+    /// Looks whether a file that has changed before has changed again, which may wait for the source. Nothing else finds
+    /// out that a file became longer again after it was cut: the kernel answers reads behind the end that it knows.
+    pub(crate) fn look_again(&self, file: FileId) {
+        if let Ok(FileKey { file, version }) = self.key(file)
+            && self.diversions.has(file)
+            && let Err(error) = self.divert(&FileKey { file, version }, version)
+        {
+            log::debug!("file {} is shown as it was: {error}", file.0);
+        }
+        self.end_look(file);
+    }
+
+    /// Notes that nobody looks at a file any more, or waits for that.
+    pub(crate) fn end_look(&self, file: FileId) {
+        self.diversions.end_look(file);
+    }
+
     /// Checks whether a file that is passed through to the source may be opened by the rights that are
     /// shown: its reads send no requests then.
     ///

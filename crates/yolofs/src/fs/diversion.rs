@@ -12,7 +12,7 @@
 //! ([`Diversions::cuts`]). That ends when it has invalidated the file, whatever happens to the file
 //! since ([`Diversions::settle`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -37,6 +37,8 @@ pub(crate) struct Diversions {
     ledger: Option<Arc<dyn Ledger>>,
     /// Whether anything was refused yet: that is logged once.
     refused: AtomicBool,
+    /// Files of which somebody finds out whether they changed again.
+    looked_at: Mutex<HashSet<FileId>>,
     /// Held for reading while pages of a file are pushed, see [`Diversions::begin_push`].
     pushing: RwLock<()>,
 }
@@ -217,6 +219,23 @@ impl Diversions {
             files.remove(&file);
             self.count.store(files.len() as u64, Relaxed);
         }
+    }
+
+    /// Returns whether a file is diverted.
+    pub(super) fn has(&self, file: FileId) -> bool {
+        self.diversion(file).is_some()
+    }
+
+    /// Begins to look at a file again: if it is diverted, the kernel knows all of that, and nobody looks at it.
+    pub(super) fn begin_look(&self, file: FileId) -> bool {
+        let settled = self
+            .diversion(file)
+            .is_some_and(|diversion| diversion.believed.is_none());
+        settled && self.looked_at.lock().insert(file)
+    }
+
+    pub(super) fn end_look(&self, file: FileId) {
+        self.looked_at.lock().remove(&file);
     }
 
     fn diversion(&self, file: FileId) -> Option<Diversion> {

@@ -48,7 +48,7 @@ impl FileSystem {
         })?;
         Ok(Entry {
             node: Some(Node { file, attr }),
-            lifetime: self.names.lifetime(),
+            lifetime: self.lifetime_of(file),
         })
     }
 }

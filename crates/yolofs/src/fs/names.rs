@@ -72,16 +72,14 @@ impl FileSystem {
                 }),
                 None => None,
             };
+            let lifetime = node.map_or(self.names.lifetime(), |node| self.lifetime_of(node.file));
             self.observe(caller, start, || {
                 Event::Touch(Touch::Lookup {
                     dir,
                     name: name.to_vec(),
                 })
             });
-            Ok(Entry {
-                node,
-                lifetime: self.names.lifetime(),
-            })
+            Ok(Entry { node, lifetime })
         })
     }
 

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use blocks::Attr;
 use fuser::{
-    FileHandle, FopenFlags, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyXattr,
+    FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyXattr,
 };
 
 use super::NO_GENERATION;
 use super::backings::Opened;
-use super::convert::{NO_NODE, file_attr, lifetime};
+use super::convert::{NO_NODE, file, file_attr, lifetime};
 use super::handles::Handles;
 use crate::errno::errno;
 use crate::fs::{Entry, FileSystem, FsError, PassedTo, Space, XattrReply};
@@ -22,12 +23,27 @@ pub(super) fn give_entry(handles: &Handles, reply: ReplyEntry, found: Result<Ent
     match found {
         Ok(entry) => {
             // An entry without a node is how FUSE says "no such name, and remember that".
-            let (attr, generation) = entry.node.map_or((NO_NODE, NO_GENERATION), |node| {
+            let nothing = (lifetime(entry.lifetime), NO_NODE, NO_GENERATION);
+            let (ttl, attr, generation) = entry.node.map_or(nothing, |node| {
                 let generation = handles.generation(node.file);
-                (file_attr(node.file, &node.attr), generation)
+                let attr = file_attr(node.file, &node.attr);
+                (handles.known_for(node.file), attr, generation)
             });
-            reply.entry(&lifetime(entry.lifetime), &attr, generation);
+            reply.entry(&ttl, &attr, generation);
         }
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn give_attr(
+    handles: &Handles,
+    reply: ReplyAttr,
+    ino: INodeNo,
+    attr: Result<Attr, FsError>,
+) {
+    let shown = file(ino).and_then(|file| Ok((file_attr(file, &attr?), handles.known_for(file))));
+    match shown {
+        Ok((attr, ttl)) => reply.attr(&ttl, &attr),
         Err(error) => reply.error(errno(&error)),
     }
 }

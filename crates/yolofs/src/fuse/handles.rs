@@ -8,10 +8,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use blocks::FileId;
 use fuser::{Generation, InitFlags};
 
+use super::changed::known_for;
 use super::connect::{Connector, Nameless};
 use crate::connection::Hello;
 use crate::fs::{Entry, FileSystem, FsError};
@@ -68,6 +70,11 @@ impl Handles {
     pub(super) fn agree(&self, told: InitFlags) {
         let agreed = told.contains(InitFlags::FUSE_EXPORT_SUPPORT);
         self.agreed.store(agreed, Relaxed);
+    }
+
+    /// As [`known_for`].
+    pub(super) fn known_for(&self, file: FileId) -> Duration {
+        known_for(&self.fs, file)
     }
 
     pub(super) fn generation(&self, file: FileId) -> Generation {

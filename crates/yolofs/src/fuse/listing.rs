@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt as _;
-use std::time::Duration;
 
 use blocks::{Attr, Caller, FileId, NodeKind};
 use fuser::{ReplyDirectory, ReplyDirectoryPlus};
@@ -90,13 +89,13 @@ pub(super) fn give_nodes(
     handles: &Handles,
     mut reply: ReplyDirectoryPlus,
     listed: Result<Vec<(Item, Attr)>, FsError>,
-    ttl: Duration,
 ) {
     match listed {
         Ok(items) => {
             for (item, attr) in &items {
                 let (name, attr) = (OsStr::from_bytes(&item.name), file_attr(item.file, attr));
                 let generation = handles.generation(item.file);
+                let ttl = handles.known_for(item.file);
                 if reply.add(node(item.file), item.next, name, &ttl, &attr, generation) {
                     break;
                 }
