@@ -5,6 +5,7 @@
 //! layer's blob depends on nothing but the layers up to it and the options, and is made once for all images
 //! that share them (docs/block-image-format.md).
 
+mod base;
 mod chain;
 mod disk;
 mod error;
@@ -22,6 +23,7 @@ use blocks::Digest;
 use lsmt::{BlobOptions, Compression, Wrapper};
 use oci::LayerBlob;
 
+pub use base::BaseImage;
 pub use chain::chain_id;
 pub use disk::{ConvertedDisk, convert_disk, is_qcow2};
 pub use error::ConvertError;
@@ -30,9 +32,7 @@ pub(crate) use layout::write as write_file;
 pub use lsmt::{Codec, ZFileOptions};
 pub use push::{Pushed, push};
 pub use registry::{RegistryImage, data_of};
-pub use stacked::{
-    Arrival, ArrivedBlob, BaseImage, LayersFrom, NewLayer, StackPushed, StackedImage,
-};
+pub use stacked::{Arrival, ArrivedBlob, LayersFrom, NewLayer, StackPushed, StackedImage};
 pub use turbo::StoredLayer;
 
 use crate::turbo::GZIP_INDEX;

@@ -293,6 +293,12 @@ fn commit_snapshot(node: &Node<'_>, name: &str, key: &str) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
+fn push_is_refused(lab: &Lab, node: &Node, key: &str, to: &str, why: &str) {
+    let refused = output(&mut push_snapshot(lab, node, key, to));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains(why), "{said}");
+}
+
 #[test]
 fn privileged_block_what_containers_changed_is_pushed_and_started_lazily_elsewhere() {
     let lab = Lab::new();
@@ -306,11 +312,7 @@ fn privileged_block_what_containers_changed_is_pushed_and_started_lazily_elsewhe
     let container = Running::start(&node, &image, "push-1", &[(WRITABLE, "dir")]);
     change(&container.root, 1);
     let first = tree(&container.root);
-    let refused = |key: &str, why: &str| {
-        let refused = output(&mut push_snapshot(&lab, &node, key, &to("first")));
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains(why), "{said}");
-    };
+    let refused = |key, why| push_is_refused(&lab, &node, key, &to("first"), why);
     refused("push-1", "end its container");
     refused("nobody", "there is no snapshot");
     container.end();

@@ -8,8 +8,9 @@ use blocks::Digest;
 use oci::registry::{Access, FoundManifest, RegistryConfig, Repository, Target};
 use oci::{CONFIG_MAX, Descriptor, ImageConfig, LayerBlob, Manifest, Platform, Reference};
 
+use super::base::BaseImage;
 use super::layout::{BLOB_DIGEST, BLOB_SIZE, TARGET_DIGEST};
-use super::{BaseImage, ConvertError, SourceImage, StoredLayer};
+use super::{ConvertError, SourceImage, StoredLayer};
 use crate::error::file;
 use crate::turbo::unpack;
 use crate::{DeviceConfig, LowerConfig};
@@ -108,13 +109,14 @@ impl RegistryImage {
             ..DeviceConfig::default()
         })
     }
+}
 
-    /// Returns its documents.
-    pub(super) fn into_base(self) -> BaseImage {
-        BaseImage {
-            digest: self.digest,
-            manifest: self.manifest,
-            config: self.config,
+impl From<RegistryImage> for BaseImage {
+    fn from(image: RegistryImage) -> Self {
+        Self {
+            digest: image.digest,
+            manifest: image.manifest,
+            config: image.config,
         }
     }
 }

@@ -16,29 +16,13 @@ use oci::registry::{Repository, Target};
 use oci::{Descriptor, ImageConfig, Manifest, OCI_CONFIG, OCI_MANIFEST};
 use serde_json::{Value, json};
 
+use super::base::BaseImage;
 use super::layout::{BLOB_DIGEST, BLOB_FS_TYPE, Scratch, TARGET_DIGEST, block_layer};
-use super::{ConvertError, RegistryImage, data_of};
+use super::{ConvertError, data_of};
 use crate::error::file;
 
 /// What the history of an image says of a layer.
 const CREATED_BY: &str = "yolofs block commit";
-
-/// An image that layers are put on.
-#[derive(Clone, Debug)]
-pub struct BaseImage {
-    /// The digest of its manifest.
-    pub digest: Digest,
-    /// Its manifest.
-    pub manifest: Manifest,
-    /// Its configuration, as it is written.
-    pub config: Vec<u8>,
-}
-
-impl From<RegistryImage> for BaseImage {
-    fn from(image: RegistryImage) -> Self {
-        image.into_base()
-    }
-}
 
 /// A layer that is to be put on an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
