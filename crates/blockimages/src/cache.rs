@@ -20,22 +20,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use blocks::Digest;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statvfs::statvfs;
 use parking_lot::{Condvar, Mutex};
 
 pub use blob::CachedBlob;
 pub use fill::Filler;
 pub use plan::PlanFetcher;
-use ranges::Fetcher;
+use ranges::{Feed, Fetcher};
 use rawio::{private, trusted};
 use stored::StoredBlob;
 use unstored::Unstored;
 
 use crate::error::file;
-use crate::{ImageError, Origin};
+use crate::{ImageError, Origin, reads};
 
 /// Digits of the digest of a registry's address in the names of its blobs.
 const REGISTRY_DIGITS: usize = 16;
@@ -89,6 +90,8 @@ pub struct CacheCounts {
     pub retried: u64,
     /// How often a server fell silent.
     pub stalls: u64,
+    /// How often background fetches were paused because the directory could not be written.
+    pub pauses: u64,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +102,7 @@ struct Meter {
     damaged: AtomicU64,
     refetched: AtomicU64,
     not_stored: AtomicU64,
+    pauses: AtomicU64,
 }
 
 /// A directory of cached blobs.
@@ -115,6 +119,8 @@ pub struct BlobCache {
     blobs: AtomicU64,
     /// Whether the last chunk of all could not be written: that is said once.
     fails: AtomicBool,
+    /// What fetches into it in the background, until it cannot be written.
+    fills: Mutex<Vec<Weak<Feed>>>,
     /// A blob was opened, or could not be.
     opened: Condvar,
     /// By the servers that they ask.
@@ -174,6 +180,7 @@ impl BlobCache {
             unstored: Mutex::default(),
             blobs: AtomicU64::new(0),
             fails: AtomicBool::new(false),
+            fills: Mutex::default(),
             opened: Condvar::new(),
             fetchers: Mutex::default(),
             _lock: lock,
@@ -210,7 +217,7 @@ impl BlobCache {
         let dir = self.dir.join(name_of(digest, origin.registry()));
         let fetcher = self.fetcher(&origin);
         let fetcher = fetcher.map_err(file("starting to fetch for", &dir))?;
-        let deadline = Instant::now() + self.config.read_deadline;
+        let deadline = reads::wait(self.config.read_deadline).deadline();
         let mut order = self.order.lock();
         while order.opening.contains(&dir) {
             if self.opened.wait_until(&mut order, deadline).timed_out() {
@@ -275,6 +282,7 @@ impl BlobCache {
             damaged,
             refetched,
             not_stored,
+            pauses,
         } = &self.meter;
         let (mut joined, mut hedged, mut overtaken, mut retried, mut stalls) = (0, 0, 0, 0, 0);
         for (_, fetcher) in self.fetchers.lock().iter() {
@@ -298,7 +306,41 @@ impl BlobCache {
             overtaken,
             retried,
             stalls,
+            pauses: pauses.load(Relaxed),
         }
+    }
+
+    /// Notes a background fetch that is to end when a chunk cannot be written; returns `false` if that is so now.
+    fn note_fill(&self, feed: &Arc<Feed>) -> bool {
+        let mut fills = self.fills.lock();
+        fills.retain(|fill| fill.strong_count() > 0);
+        fills.push(Arc::downgrade(feed));
+        !self.fails.load(Relaxed)
+    }
+
+    /// Ends what is fetched in the background: it would be fetched in vain. Who started it tries again later.
+    fn pause_fills(&self) {
+        let fills = std::mem::take(&mut *self.fills.lock());
+        for feed in fills.iter().filter_map(Weak::upgrade) {
+            self.meter.pauses.fetch_add(1, Relaxed);
+            feed.stop();
+        }
+    }
+
+    /// Returns whether the last chunk of all could not be written.
+    fn cannot_write(&self) -> bool {
+        self.fails.load(Relaxed)
+    }
+
+    /// Returns whether what comes next of a background fetch may find room, and lets it try.
+    fn may_have_room(&self, bytes: u64) -> bool {
+        let free = statvfs(&self.dir).map(|about| about.blocks_available() * about.fragment_size());
+        // Where that cannot be told, trying does.
+        let may = free.map_or(true, |free| free >= bytes);
+        if may {
+            self.fails.store(false, Relaxed);
+        }
+        may
     }
 
     /// Makes room for one more chunk; returns `false` if there is none to be had.

@@ -11,8 +11,13 @@ use blocks::{
 };
 use nix::errno::Errno;
 
+use crate::reads;
+
 /// What the file is called.
 pub const FILE_NAME: &str = "disk";
+
+/// What fails when a read does.
+const READING: &str = "reading a block image";
 
 /// The file's place in the tree, behind the directory.
 const FILE: FileId = FileId(1);
@@ -106,24 +111,33 @@ impl DeviceFile {
 
 impl BlockSource for DeviceFile {
     fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
-        let doing = "reading a block image";
+        let (read, would_wait) = reads::would_wait(|| self.read(file.file, offset, buf));
+        read.map_err(|error| match would_wait {
+            // Another thread reads it then.
+            true => SourceError::new(SourceErrorKind::WouldWait, READING).about(file.file),
+            false => source_error(READING, &error),
+        })
+    }
+}
+
+impl DeviceFile {
+    fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize, DeviceError> {
         let info = self.device.info();
         let end = info.size.min(offset.saturating_add(buf.len() as u64));
-        let Some(len) = end.checked_sub(offset).filter(|_| file.file == FILE) else {
+        let Some(len) = end.checked_sub(offset).filter(|_| file == FILE) else {
             return Ok(0);
         };
         let len = usize::try_from(len).unwrap_or(buf.len());
-        let failed = |error| source_error(doing, &error);
         let block = u64::from(info.block_size);
         if offset.is_multiple_of(block) && end.is_multiple_of(block) {
             let read = self.device.read_at(offset, &mut buf[..len]);
-            return read.map(|()| len).map_err(failed);
+            return read.map(|()| len);
         }
         // Whole blocks, of which a part is wanted.
         let start = offset / block * block;
         let whole = end.next_multiple_of(block).min(info.size) - start;
         let mut blocks = vec![0; usize::try_from(whole).unwrap_or(0)];
-        self.device.read_at(start, &mut blocks).map_err(failed)?;
+        self.device.read_at(start, &mut blocks)?;
         let skip = usize::try_from(offset - start).unwrap_or(0);
         buf[..len].copy_from_slice(&blocks[skip..skip + len]);
         Ok(len)
@@ -175,7 +189,10 @@ fn expect(file: FileId) -> Result<(), SourceError> {
 
 /// Returns what a reader or writer of the file is told of an error of the device.
 fn source_error(doing: &'static str, error: &DeviceError) -> SourceError {
-    log::warn!("{error}");
+    let first = std::error::Error::source(error);
+    let causes = std::iter::successors(first, |error| error.source());
+    let causes: String = causes.map(|cause| format!(": {cause}")).collect();
+    log::warn!("{error}{causes}");
     let told = match error.kind() {
         DeviceErrorKind::TimedOut => return SourceError::new(SourceErrorKind::TimedOut, doing),
         DeviceErrorKind::NoSpace => Errno::ENOSPC,

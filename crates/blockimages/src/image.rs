@@ -2,12 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use lsmt::{FileStorage, Layer, SegmentBudget, Stack};
 
 use crate::config::Place;
 use crate::disk_file;
 use crate::error::file;
+use crate::reads::Reading;
 use crate::turbo::open_layer as open_turbo_layer;
 use crate::upper::OwnedUpper;
 use crate::{BlobSource, DeviceConfig, ImageError, LayeredDevice, RemoteLayer, Start};
@@ -37,17 +39,15 @@ pub fn open_image_from(
 ) -> Result<LayeredDevice, ImageError> {
     let (config, path) = DeviceConfig::read(path)?;
     let base = path.parent().unwrap_or(Path::new("."));
-    match config.writable() {
-        Some(upper) => {
-            let layers = started_layers(&config, &path, remote, start)?;
-            LayeredDevice::writable(OwnedUpper::open(upper, base, layers)?)
-        }
-        None => {
-            let layers = started_layers(&config, &path, remote, start)?;
-            let stack = Stack::of_shared(layers).map_err(ImageError::Stack)?;
-            Ok(LayeredDevice::new(stack))
-        }
-    }
+    let began = start.began.unwrap_or_else(Instant::now);
+    // All that has to be fetched before the device is there.
+    let _opening = Reading::begun(began, Some(Arc::clone(&start.ending)));
+    let layers = started_layers(&config, &path, remote, start)?;
+    let device = match config.writable() {
+        Some(upper) => LayeredDevice::writable(OwnedUpper::open(upper, base, layers)?)?,
+        None => LayeredDevice::new(Stack::of_shared(layers).map_err(ImageError::Stack)?),
+    };
+    Ok(device.ended_by(Arc::clone(&start.ending)))
 }
 
 /// Opens the sealed layers of an image as one.

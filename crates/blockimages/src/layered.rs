@@ -1,6 +1,7 @@
 //! A stack of layers as a device.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use blocks::{
     BlockDevice, Content, DeviceAccess, DeviceError, DeviceErrorKind, DeviceExtent, DeviceInfo,
@@ -8,8 +9,11 @@ use blocks::{
 };
 use lsmt::{ExtentKind, Image, LsmtError, Stack};
 
+use ranges::Ending;
+
 use crate::ImageError;
-use crate::reads::DeviceRead;
+use crate::failed_reads::FailedReads;
+use crate::reads::{self, Reading};
 use crate::upper::OwnedUpper;
 
 /// What extents are looked for in at a time: a merged index may have millions in a device.
@@ -24,6 +28,8 @@ pub struct LayeredDevice {
     layers: Layers,
     /// As it was opened: one that can be written to may have grown.
     opened: DeviceInfo,
+    ending: Arc<Ending>,
+    failed: FailedReads,
 }
 
 #[derive(Debug)]
@@ -39,6 +45,8 @@ impl LayeredDevice {
         Self {
             opened: DeviceInfo::read_only(whole_blocks(stack.virtual_size()), BLOCK_BYTES),
             layers: Layers::Sealed(stack),
+            ending: Arc::default(),
+            failed: FailedReads::default(),
         }
     }
 
@@ -54,7 +62,14 @@ impl LayeredDevice {
                 write_zeroes: true,
                 ..DeviceInfo::read_only(size, BLOCK_BYTES)
             },
+            ending: Arc::default(),
+            failed: FailedReads::default(),
         })
+    }
+
+    /// Has its reads wait for nobody any more when this ends.
+    pub(crate) fn ended_by(self, ending: Arc<Ending>) -> Self {
+        Self { ending, ..self }
     }
 
     /// Does what changes the device, and makes it durable if it has to be.
@@ -131,11 +146,17 @@ impl BlockDevice for LayeredDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let doing = "reading an image";
         self.info().check(doing, offset, buf.len() as u64)?;
-        let _read = DeviceRead::begin();
-        let read = match &self.layers {
+        let range = offset..offset + buf.len() as u64;
+        let began = self.failed.began(&range);
+        let reading = Reading::begun(began, Some(Arc::clone(&self.ending)));
+        let (read, would_wait) = reads::would_wait(|| match &self.layers {
             Layers::Sealed(stack) => stack.read_at(buf, offset),
             Layers::Writable(upper) => upper.image().read_at(buf, offset),
-        };
+        });
+        drop(reading);
+        if read.is_err() && !would_wait {
+            self.failed.note(range, began);
+        }
         read.map_err(|error| device_error(doing, error).at(offset))
     }
 

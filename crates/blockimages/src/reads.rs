@@ -1,32 +1,84 @@
-//! When a thread began the read of a device that it is at: all that has to be fetched for it, however often it is wrong,
-//! has one deadline.
+//! For whom a thread reads what may have to be fetched: all that one read of a device needs, or its opening, however often
+//! that is wrong, has one deadline; and it ends when the device does.
 
-use std::cell::Cell;
-use std::time::Instant;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blocks::prompt;
+use ranges::{Ending, Wait};
+
+/// What a thread is at.
+#[derive(Clone, Debug)]
+struct Scope {
+    began: Instant,
+    ending: Option<Arc<Ending>>,
+}
 
 thread_local! {
-    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+    static WOULD_WAIT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A read of a device by this thread, until it is dropped.
+/// A read of a device, or its opening, by this thread, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct DeviceRead(());
+pub(crate) struct Reading {
+    before: Option<Scope>,
+}
 
-impl DeviceRead {
-    /// Begins it now.
-    pub(crate) fn begin() -> Self {
-        BEGAN.set(Some(Instant::now()));
-        Self(())
+impl Reading {
+    /// Notes that it began then, and is over when the device is.
+    pub(crate) fn begun(began: Instant, ending: Option<Arc<Ending>>) -> Self {
+        let scope = Scope { began, ending };
+        Self {
+            before: SCOPE.replace(Some(scope)),
+        }
+    }
+
+    /// Goes on with what another thread began.
+    pub(crate) fn continued(of: &Continued) -> Self {
+        Self {
+            before: SCOPE.replace(of.0.clone()),
+        }
     }
 }
 
-impl Drop for DeviceRead {
+impl Drop for Reading {
     fn drop(&mut self) {
-        BEGAN.set(None);
+        SCOPE.set(self.before.take());
     }
 }
 
-/// Returns when this thread began to read, which is now if it reads no device.
-pub(crate) fn began() -> Instant {
-    BEGAN.get().unwrap_or_else(Instant::now)
+/// What a thread is at, for those that help it.
+#[derive(Debug)]
+pub(crate) struct Continued(Option<Scope>);
+
+/// Returns what this thread is at.
+pub(crate) fn at_hand() -> Continued {
+    Continued(SCOPE.with_borrow(Clone::clone))
+}
+
+/// Returns how long this thread may wait if a read may take so long; from now on if it is at none.
+pub(crate) fn wait(patience: Duration) -> Wait {
+    SCOPE.with_borrow(|scope| match scope {
+        Some(Scope { began, ending }) => Wait::of_device(*began + patience, ending.clone()),
+        None => Wait::until(Instant::now() + patience),
+    })
+}
+
+/// Returns whether this thread may wait at all, and notes that it would have to if it may not.
+pub(crate) fn may_wait() -> bool {
+    let may = prompt::patience() != prompt::Patience::None;
+    if !may {
+        WOULD_WAIT.set(true);
+    }
+    may
+}
+
+/// Reads, and returns whether it failed only since this thread may not wait.
+pub(crate) fn would_wait<T, E>(read: impl FnOnce() -> Result<T, E>) -> (Result<T, E>, bool) {
+    WOULD_WAIT.set(false);
+    let done = read();
+    let would = done.is_err() && WOULD_WAIT.get();
+    (done, would)
 }

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::cache::{BlobCache, CachedBlob, Filler, PlanFetcher};
 use crate::origin::{OriginConfig, Registries, repository_of};
+use crate::reads::{self, Reading};
 use crate::{BlobSource, ImageError, LayerStart, Origin, RemoteLayer, Start};
 
 /// How often what is wrong is fetched again before a read fails.
@@ -204,9 +205,11 @@ impl CachedBlobs {
         budget: &SegmentBudget,
     ) -> Result<Vec<OpenedBlob>, ImageError> {
         let next = AtomicUsize::new(0);
+        let at_hand = reads::at_hand();
         let opened = Mutex::new(Vec::with_capacity(layers.len()));
         thread::scope(|scope| {
             let work = || {
+                let _opening = Reading::continued(&at_hand);
                 while let Some(at) =
                     Some(next.fetch_add(1, Relaxed)).filter(|at| *at < layers.len())
                 {

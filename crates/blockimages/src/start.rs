@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lsmt::{Expected, ReadAt, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
 use parking_lot::Mutex;
+use ranges::Ending;
 
 use crate::plan::BLOCK_BYTES;
 
@@ -111,6 +112,10 @@ pub struct Start {
     pub plan: Option<Trace>,
     /// The recorder of this start.
     pub recorder: Option<StartRecorder>,
+    /// When the image began to be opened, if that was before; all of it has one deadline.
+    pub began: Option<Instant>,
+    /// Ends the waits of who opens the image, and reads the device.
+    pub ending: Arc<Ending>,
 }
 
 impl Start {
@@ -207,6 +212,7 @@ mod tests {
         let start = Start {
             plan: Some(recorder.trace()),
             recorder: None,
+            ..Start::default()
         };
         assert_eq!(start.of_layer(0).plan(), [(0, 4096..16_384), (2, 0..4096)]);
         assert_eq!(start.of_layer(2).plan(), []);

@@ -165,6 +165,51 @@ fn damage_on_the_cache_s_disk_is_noticed_after_a_restart_and_healed() {
     lab.check(&lab.open(&cache, honest()), 0..6 * 4096);
 }
 
+/// A cache costs speed, and no image: whatever somebody has put in the place of its files.
+#[test]
+fn what_is_in_the_place_of_a_cache_s_file_is_set_aside() {
+    let lab = Lab::new(10 * 4096);
+    let fetch = || {
+        let cache = lab.cache();
+        let blob = lab.open(&cache, honest());
+        lab.check(&blob, 0..10 * 4096);
+    };
+    fetch();
+    let data = lab.data();
+    let dir = data.parent().unwrap();
+    let elsewhere = lab.dir.path().join("elsewhere");
+    fs::write(&elsewhere, "not ours").unwrap();
+    let in_places: [&dyn Fn(&Path); 3] = [
+        &|place| {
+            fs::create_dir(place).unwrap();
+            fs::write(place.join("kept"), "somebody's").unwrap();
+        },
+        &|place| nix::unistd::mkfifo(place, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        &|place| std::os::unix::fs::symlink(&elsewhere, place).unwrap(),
+    ];
+    for place in [dir.join("map"), data.clone()] {
+        for put in in_places {
+            fs::remove_file(&place).unwrap();
+            put(&place);
+            lab.asked();
+            fetch();
+            assert!(!lab.asked().is_empty());
+            fetch();
+            assert_eq!(lab.asked(), [], "it is kept again");
+        }
+    }
+    assert!(dir.join("map.unusable-0/kept").exists());
+    // In the place of all of it.
+    fs::remove_dir_all(dir).unwrap();
+    fs::write(dir, "somebody's").unwrap();
+    fetch();
+    fetch();
+    let mut aside = dir.as_os_str().to_owned();
+    aside.push(".unusable-0");
+    assert_eq!(fs::read(aside).unwrap(), b"somebody's");
+    assert_eq!(fs::read(&elsewhere).unwrap(), b"not ours");
+}
+
 #[test]
 fn a_cache_keeps_to_its_limit_while_it_is_read_by_many() {
     let mut lab = Lab::new(64 * 4096);

@@ -108,6 +108,7 @@ fn what_a_start_read_is_fetched_before_all_else_and_nothing_twice() {
     let first = Start {
         plan: None,
         recorder: Some(recorder.clone()),
+        ..Start::default()
     };
     let recorded = machine(&dir.path().join("1"), Background::Nothing, &first);
     start(&recorded.device);
@@ -127,6 +128,7 @@ fn what_a_start_read_is_fetched_before_all_else_and_nothing_twice() {
     let second = Start {
         plan: Some(manage::read_trace(&file).unwrap()),
         recorder: None,
+        ..Start::default()
     };
     let planned = machine(&dir.path().join("2"), Background::Everything, &second);
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -202,6 +202,7 @@ fn a_read_fetches_what_it_needs_of_a_layer_elsewhere() {
     let start = Start {
         plan: None,
         recorder: Some(recorder.clone()),
+        ..Start::default()
     };
     let device = open_image_from(&path, Some(&elsewhere), &start).unwrap();
     assert_eq!(read.load(Relaxed), 0, "opening needs no data");
@@ -219,6 +220,7 @@ fn a_read_fetches_what_it_needs_of_a_layer_elsewhere() {
     let start = Start {
         plan: Some(plan.trace_of(&digests)),
         recorder: None,
+        ..Start::default()
     };
     open_image_from(&path, Some(&elsewhere), &start).unwrap();
     assert_eq!(elsewhere.planned.load(Relaxed), plan.bytes());

@@ -1,11 +1,13 @@
 //! The flags of how a block image is opened by the node, or by the daemon of a mount.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use confine::Identity;
 use host::size::Size;
 use node_api::image::{ImageSpec, Prefetch, RegistrySpec};
+use recording::until::seconds;
 
 use crate::worker_user::WorkerUserArg;
 
@@ -34,6 +36,15 @@ pub(crate) struct ImageArgs {
         requires = "image_cache"
     )]
     image_cache_limit: Size,
+    /// Fail reads that registries and mirrors have not answered after this many seconds
+    #[arg(
+        long,
+        value_name = "SECS",
+        default_value = "60",
+        value_parser = seconds,
+        requires = "image_cache"
+    )]
+    image_deadline: Duration,
     #[command(flatten)]
     mirror: MirrorArgs,
     #[command(flatten)]
@@ -77,7 +88,7 @@ impl ImageArgs {
     pub(crate) fn spec(&self) -> anyhow::Result<ImageSpec> {
         spec(
             self.image_cache.as_deref(),
-            self.image_cache_limit,
+            (self.image_cache_limit, self.image_deadline),
             Prefetch::default(),
             RegistrySpec::default(),
             &self.mirror,
@@ -91,7 +102,7 @@ impl ImageArgs {
 /// If the cache cannot be found.
 pub(crate) fn spec(
     cache: Option<&std::path::Path>,
-    limit: Size,
+    (limit, deadline): (Size, Duration),
     background: Prefetch,
     registry: RegistrySpec,
     mirror: &MirrorArgs,
@@ -106,6 +117,7 @@ pub(crate) fn spec(
         record: false,
         plan: true,
         registry,
+        read_deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
         mirrors: mirror.mirrors.clone(),
     })
 }

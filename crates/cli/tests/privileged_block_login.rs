@@ -1,4 +1,5 @@
-//! Block images of registries that want a login: the node's own, since containerd passes that of a pull to nobody.
+//! Which registry a block image is of, and as whom it is asked: with the node's own login, since containerd passes that of
+//! a pull to nobody.
 
 #![cfg(feature = "privileged")]
 
@@ -9,7 +10,7 @@ mod node;
 use std::collections::HashMap;
 use std::fs;
 
-use block_containers::{Source, auth, devices, expected, is_removed, run};
+use block_containers::{NOISE, Source, auth, devices, expected, is_removed, pull, run};
 use cri::{Cri, Images, sandbox_config, until_pods_are_possible};
 use lab::service::Service;
 use lab::{Lab, until};
@@ -26,7 +27,7 @@ fn privileged_a_container_is_told_which_login_of_a_block_image_is_missing() {
     let flags = [&flags[..], &["--block-background", "plan"]].concat();
     let node = Node::start_today(&lab, &flags);
     let registry = Registry::start(Kind::DockerWithUsers);
-    let source = Source::at(&lab, &archive(&lab, block_containers::NOISE), registry);
+    let source = Source::at(&lab, &archive(&lab, NOISE), registry);
     let (image, host) = (source.image(), source.proxy.host());
     let (name, password) = USER;
     let user = format!("{name}:{password}");
@@ -82,7 +83,7 @@ fn privileged_a_container_is_told_which_login_of_a_block_image_is_missing() {
 fn privileged_a_pod_is_told_which_login_of_a_block_image_is_missing() {
     let lab = Lab::new();
     let service = Service::start(&lab);
-    let archive = archive(&lab, block_containers::NOISE);
+    let archive = archive(&lab, NOISE);
     let images = Images::new(&lab, &archive);
     let logins = lab.path("logins.json");
     let flags = ["--block-login", logins.to_str().unwrap()];
@@ -112,4 +113,35 @@ fn privileged_a_pod_is_told_which_login_of_a_block_image_is_missing() {
         cri.remove_image(image);
     }
     until("all snapshots to go", || node.directories() == 0);
+}
+
+/// containerd notes of a layer the host of its registry and the repository, and no port.
+#[test]
+fn privileged_registries_of_one_host_are_told_from_each_other_by_their_ports() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let node = Node::start_today(&lab, &[]);
+    let archive = archive(&lab, NOISE);
+    // The same repository, with other layers.
+    let sources = [Source::of(&lab, &archive), Source::ext4_of(&lab, &archive)];
+    let images: Vec<_> = sources.iter().map(Source::image).collect();
+    for image in &images {
+        pull(&node, image);
+    }
+    for (number, image) in images.iter().enumerate() {
+        let id = format!("port-{number}");
+        assert_eq!(
+            run(
+                &lab,
+                &node,
+                image,
+                &id,
+                "cat /srv/greeting; md5sum </srv/noise"
+            ),
+            expected(&lab)
+        );
+    }
+    assert_eq!(devices(&lab).len(), 2);
+    node.ctr(&["images", "rm", "--sync", &images[0]]);
+    is_removed(&lab, &node, &images[1]);
 }

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use blockimages::{
-    Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, OriginConfig, Start, StartRecorder,
+    Background, BlobCache, BlobSource, CacheConfig, CachedBlobs, Ending, OriginConfig, Start,
+    StartRecorder,
 };
 use blocks::{BlockDevice, DeviceAccess};
 use node_api::image::{ImageSpec, ImageStatus, KeptPlan, Prefetch, StartPlanState, StartStatus};
@@ -78,6 +80,11 @@ impl OpenedImage {
         self.blobs.as_ref().is_some_and(CachedBlobs::has_plans)
     }
 
+    /// Has all who wait for servers give up after this time: the device ends.
+    pub fn give_up(&self, patience: Duration) {
+        self.start.ending.within(patience);
+    }
+
     /// Makes a plan of what was read since the image was opened, and records no more.
     ///
     /// # Errors
@@ -113,10 +120,25 @@ impl Images {
         store: &Path,
         (access, opening): (DeviceAccess, Opening),
     ) -> anyhow::Result<OpenedImage> {
+        self.open_until(path, spec, store, (access, opening), Arc::default())
+    }
+
+    /// Does what [`open`](Self::open) does, until `ending` says that the image is not wanted any more; it is that of
+    /// the device, too.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and if it was ended.
+    pub fn open_until(
+        &self,
+        path: &Path,
+        spec: &ImageSpec,
+        store: &Path,
+        (access, opening): (DeviceAccess, Opening),
+        ending: Arc<Ending>,
+    ) -> anyhow::Result<OpenedImage> {
+        let began = Instant::now();
         let dir = spec.cache.as_deref().filter(|_| is_image(path));
-        let cache = dir
-            .map(|dir| self.cache(dir, spec.cache_bytes))
-            .transpose()?;
+        let cache = dir.map(|dir| self.cache(dir, spec)).transpose()?;
         let background = match spec.background {
             Prefetch::Plan => Background::Plan,
             Prefetch::Everything => Background::Everything,
@@ -144,6 +166,8 @@ impl Images {
         let start = Start {
             plan,
             recorder: records.then(StartRecorder::default),
+            began: Some(began),
+            ending,
         };
         let source = blobs.as_ref().map(|blobs| blobs as &dyn BlobSource);
         Ok(OpenedImage {
@@ -156,7 +180,7 @@ impl Images {
         })
     }
 
-    fn cache(&self, dir: &Path, limit_bytes: u64) -> anyhow::Result<Arc<BlobCache>> {
+    fn cache(&self, dir: &Path, spec: &ImageSpec) -> anyhow::Result<Arc<BlobCache>> {
         let mut caches = self.caches.lock();
         caches.retain(|(_, cache)| cache.strong_count() > 0);
         let known = caches.iter().find(|(known, _)| known == dir);
@@ -164,7 +188,8 @@ impl Images {
             return Ok(cache);
         }
         let config = CacheConfig {
-            limit_bytes,
+            limit_bytes: spec.cache_bytes,
+            read_deadline: spec.read_deadline(),
             ..CacheConfig::default()
         };
         let cache = BlobCache::open(dir, config);
@@ -181,14 +206,15 @@ mod tests {
     #[test]
     fn a_cache_is_shared_within_a_process_and_with_no_other() {
         let dir = tempfile::tempdir().unwrap();
+        let spec = ImageSpec::default();
         let (images, others) = (Images::default(), Images::default());
-        let cache = images.cache(dir.path(), 1 << 20).unwrap();
-        let again = images.cache(dir.path(), 1 << 20).unwrap();
+        let cache = images.cache(dir.path(), &spec).unwrap();
+        let again = images.cache(dir.path(), &spec).unwrap();
         assert!(Arc::ptr_eq(&cache, &again));
         // As another process would.
-        let why = format!("{:#}", others.cache(dir.path(), 1 << 20).unwrap_err());
+        let why = format!("{:#}", others.cache(dir.path(), &spec).unwrap_err());
         assert!(why.contains("cache"), "{why}");
         drop((cache, again));
-        others.cache(dir.path(), 1 << 20).unwrap();
+        others.cache(dir.path(), &spec).unwrap();
     }
 }

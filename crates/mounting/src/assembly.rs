@@ -2,11 +2,13 @@
 //! one is used. A standalone mount, a mount of the node and a layer differ in the [`AssemblyOptions`].
 
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use blockimages::DeviceFile;
+use blocks::prompt::Waiter;
 use blocks::{
     BLOCK_SIZE, BlockDevice, BlockSource, CachedSource, DeviceAccess, FileId, Namespace, Tree,
 };
@@ -232,7 +234,8 @@ pub fn of_service(
     Ok(Assembly { fs, parts })
 }
 
-/// Puts together a mount of a block image, whose device is the only file. That can be written to if `access` says so.
+/// Puts together a mount of a block image, whose device is the only file. That can be written to if `access` says so. The
+/// deadline of `options` is that of the image's reads.
 ///
 /// # Errors
 /// If the image can be written to and the file could not.
@@ -250,6 +253,8 @@ pub fn of_device(
     let (file, tree) = DeviceFile::new(device)?;
     let (file, tree) = (Arc::new(file), Arc::new(tree));
     let (boot, source) = behind(None, Arc::clone(&file) as _);
+    // Reads that wait for a registry take no thread of the mount: what is here is read meanwhile.
+    let waiter = waiter_of(&file, options.deadline);
     // Opens cost no request, and leave nothing that the next worker would have to know.
     let mode = Mode::Lower;
     let config = Config {
@@ -257,7 +262,8 @@ pub fn of_device(
         ..Config::default()
     };
     let mut fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&source) as _, config)
-        .with_xattr_answers(options.xattrs);
+        .with_xattr_answers(options.xattrs)
+        .with_waiter(waiter);
     if access == DeviceAccess::ReadWrite {
         fs = fs
             .with_writer(file)
@@ -272,6 +278,21 @@ pub fn of_device(
         nic: None,
     };
     Ok(Assembly { fs, parts })
+}
+
+/// Reads of a block image that may wait for its registry at a time. The kernel has a dozen requests of its readahead.
+const IMAGE_READS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+/// How much later than a read's own deadline it is answered if it has not ended: that one says more.
+const IMAGE_GRACE: Duration = Duration::from_secs(1);
+
+/// Returns who waits for reads of a block image that take as long as its registry does.
+pub fn waiter_of(file: &Arc<DeviceFile>, read_deadline: Duration) -> Arc<dyn Waiter> {
+    let patience = Patience {
+        deadline: read_deadline + IMAGE_GRACE,
+        helpers: IMAGE_READS,
+        ..Patience::default()
+    };
+    TimedSource::new(Arc::clone(file), patience).waiter()
 }
 
 /// Returns the space of a file system that is one device. A loop device on it discards in blocks of this size.

@@ -59,6 +59,8 @@ pub struct MountRequest {
 pub struct ImageOpener {
     /// Opens it.
     pub open: Arc<dyn Fn() -> anyhow::Result<Arc<dyn BlockDevice>> + Send + Sync>,
+    /// How long its reads may wait for registries and mirrors.
+    pub read_deadline: Duration,
     /// What that takes.
     pub needs: ImageNeeds,
     /// The user that serves it, if that is another one.

@@ -1,6 +1,7 @@
 //! How a block image is opened: for a mount of it, and for a device.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,9 @@ const PREFIX: &str = "overlaybd:";
 
 /// Most bytes of a cache unless it is said.
 const CACHE_BYTES: u64 = 4 << 30;
+
+/// How many milliseconds a read may wait unless it is said: a registry restarts within that.
+const READ_DEADLINE_MS: u64 = 60_000;
 
 /// Where layers come from that are not on this machine, and what is fetched when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +37,13 @@ pub struct ImageSpec {
     /// How registries are talked to.
     #[serde(default)]
     pub registry: RegistrySpec,
+    /// How many milliseconds a read may wait for registries and mirrors, whatever is tried meanwhile; also opening the image.
+    /// That of the first image of a cache is for all of them.
+    #[serde(
+        default = "read_deadline_ms",
+        skip_serializing_if = "is_usual_deadline"
+    )]
+    pub read_deadline_ms: u64,
     /// The addresses of mirrors of the registry, which are asked before it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
@@ -128,12 +139,19 @@ impl Default for ImageSpec {
             plan: true,
             record: false,
             registry: RegistrySpec::default(),
+            read_deadline_ms: READ_DEADLINE_MS,
             mirrors: Vec::new(),
         }
     }
 }
 
 impl ImageSpec {
+    /// Returns how long a read may wait for registries and mirrors.
+    #[must_use]
+    pub const fn read_deadline(&self) -> Duration {
+        Duration::from_millis(self.read_deadline_ms)
+    }
+
     /// Returns the image that a mount's source names, if it is one.
     #[must_use]
     pub fn of_source(source: &Path) -> Option<&Path> {
@@ -171,6 +189,15 @@ impl ImageSpec {
 
 const fn cache_bytes() -> u64 {
     CACHE_BYTES
+}
+
+const fn read_deadline_ms() -> u64 {
+    READ_DEADLINE_MS
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_usual_deadline(value: &u64) -> bool {
+    *value == READ_DEADLINE_MS
 }
 
 const fn yes() -> bool {

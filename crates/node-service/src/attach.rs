@@ -19,6 +19,8 @@ use node_records::devices::DeviceInstance;
 
 /// How long a worker may take to end a device: what is in flight is done, and made durable.
 pub(crate) const DETACH: Duration = Duration::from_secs(60);
+/// How long a worker may take to hear that what it opens is not wanted any more.
+const GIVE_UP: Duration = Duration::from_secs(1);
 /// So many are attached at a time after a restart.
 const AT_A_TIME: usize = 8;
 /// The pause before the second attempt; it doubles with each further one.
@@ -105,6 +107,7 @@ impl Owner {
         if check_name(name).is_err() {
             return Err(NodeError::NoDevice(name.to_owned()));
         }
+        self.give_up_opening(name);
         let _lock = self.mount_locks.take(&key_of(name))?;
         let device = self.devices.get(name);
         let file = self.devices.file(name);
@@ -122,6 +125,16 @@ impl Owner {
                 Ok(())
             }
             false => Err(NodeError::NoDevice(name.to_owned())),
+        }
+    }
+
+    /// Has the worker that opens the image of a device, if one does, wait for no registry any more: the lock is free soon.
+    fn give_up_opening(&self, name: &str) {
+        let device = self.devices.get(name);
+        if let Some(Service::Asked(worker)) = device.map(|device| device.service()) {
+            let name = name.to_owned();
+            // Refused, since it is not served yet; or it is over by now.
+            let _told = worker.ask(&WorkerRequest::Detach { name }, GIVE_UP);
         }
     }
 

@@ -20,6 +20,7 @@ use crate::key::Key;
 use crate::lane::Lane;
 use crate::place::{Fault, Layout, Place, Receiver};
 use crate::servers::ServerState;
+use crate::wait::{Wait, Woken};
 
 /// Threads that read responses and store what came.
 const THREADS: usize = 2;
@@ -84,6 +85,15 @@ struct State {
     fault: Option<Fault>,
     /// When the timer looks at the clock next.
     wake: Option<Duration>,
+}
+
+impl State {
+    /// Returns what a server is called.
+    fn name_of(&self, server: Server) -> String {
+        let mut blobs = self.blobs.values();
+        let place = blobs.find_map(|blob| blob.places.get(usize::from(server.0)));
+        place.map(|place| place.name()).unwrap_or_default()
+    }
 }
 
 /// A blob that somebody has open.
@@ -229,12 +239,11 @@ impl Blob {
     /// Fetches pieces that a reader waits for, and returns those that were not here, with their content.
     ///
     /// # Errors
-    /// If one could not be fetched, or the deadline passed.
-    pub fn read(
-        &self,
-        pieces: &[Range<u32>],
-        deadline: Instant,
-    ) -> io::Result<Vec<(u32, Arc<[u8]>)>> {
+    /// If one could not be fetched, or the wait was over.
+    pub fn read(&self, pieces: &[Range<u32>], wait: &Wait) -> io::Result<Vec<(u32, Arc<[u8]>)>> {
+        if wait.is_over() {
+            return Err(self.late(pieces, wait));
+        }
         let span = |pieces: &Range<u32>| Span {
             blob: self.number,
             pieces: pieces.clone(),
@@ -242,7 +251,7 @@ impl Blob {
         let spans: VecDeque<_> = pieces.iter().map(span).collect();
         let inner = &self.fetcher.inner;
         let id = inner.begin(Job::reader(spans));
-        let job = inner.wait(id, deadline);
+        let job = inner.wait(id, wait);
         if let Some(fault) = job.as_ref().and_then(|job| job.fault.clone()) {
             return Err(fault.into());
         }
@@ -252,22 +261,48 @@ impl Blob {
                 .into_iter()
                 .map(|(key, bytes)| (key.piece, bytes))
                 .collect()),
-            _ => Err(inner.late()),
+            _ => Err(self.late(pieces, wait)),
         }
     }
 
+    /// The error of a reader whose wait was over: what was awaited, and from whom.
+    fn late(&self, pieces: &[Range<u32>], wait: &Wait) -> io::Error {
+        let state = self.fetcher.inner.state.lock();
+        let (mut servers, mut bytes) = (String::new(), 0..0);
+        if let (Some(blob), Some(first)) = (state.blobs.get(&self.number), pieces.first()) {
+            let names: Vec<_> = blob.places.iter().map(|place| place.name()).collect();
+            servers = names.join(" and ");
+            bytes = blob.layout.bytes(first);
+        }
+        let why = state.fault.as_ref().map(|fault| format!(": {}", fault.why));
+        let why = why.unwrap_or_default();
+        let (kind, when) = match wait.is_ended() {
+            // Not `Interrupted`: that would be tried again.
+            true => (io::ErrorKind::ConnectionAborted, "before the device ended"),
+            false => (io::ErrorKind::TimedOut, "in time"),
+        };
+        let last = bytes.end.saturating_sub(1);
+        let why = format!(
+            "bytes {} to {last} of it did not come from {servers} {when}{why}",
+            bytes.start
+        );
+        io::Error::new(kind, why)
+    }
+
     /// Waits until the last server, which is asked for what all before it do not bring, can be asked again; returns
-    /// `false` if it can be, and when the deadline has passed.
+    /// `false` if it can be, and when the wait is over.
     #[must_use]
-    pub fn wait_for_origin(&self, deadline: Instant) -> bool {
+    pub fn wait_for_origin(&self, wait: &Wait) -> bool {
         let inner = &self.fetcher.inner;
+        let _woken = inner.woken(wait);
         let mut state = inner.state.lock();
         let is_away = |state: &State| state.servers.last().is_some_and(|origin| origin.returns);
         let was_away = is_away(&state);
         while is_away(&state) {
-            if inner.origin.wait_until(&mut state, deadline).timed_out() {
+            if wait.is_over() {
                 return false;
             }
+            inner.origin.wait_until(&mut state, wait.deadline());
         }
         was_away
     }
@@ -318,6 +353,14 @@ impl Feed {
         let state = self.fetcher.inner.state.lock();
         let job = state.jobs.jobs.get(&self.id);
         job.is_none_or(Job::is_done)
+    }
+
+    /// Returns whether all of it was fetched, or could not be, and it was not stopped before.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let state = self.fetcher.inner.state.lock();
+        let job = state.jobs.jobs.get(&self.id);
+        job.is_some_and(|job| job.open == 0 && job.rest.is_empty())
     }
 
     /// Returns why something could not be fetched.
@@ -376,12 +419,18 @@ impl Inner {
         self.epoch.elapsed()
     }
 
-    /// The error of a reader whose deadline passed.
-    fn late(&self) -> io::Error {
-        let state = self.state.lock();
-        let why = state.fault.as_ref().map(|fault| format!(": {}", fault.why));
-        let why = format!("no server sent it in time{}", why.unwrap_or_default());
-        io::Error::new(io::ErrorKind::TimedOut, why)
+    /// Has those who wait look at their deadline when it comes nearer, until the result is dropped.
+    fn woken<'a>(self: &Arc<Self>, wait: &'a Wait) -> Woken<'a> {
+        let inner = Arc::downgrade(self);
+        wait.woken(move || {
+            if let Some(inner) = inner.upgrade() {
+                let state = inner.state.lock();
+                for job in state.jobs.jobs.values() {
+                    job.ended.thread.notify_all();
+                }
+                inner.origin.notify_all();
+            }
+        })
     }
 
     fn server_of(&self, peer: Peer) -> Server {

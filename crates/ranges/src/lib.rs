@@ -24,6 +24,7 @@ mod runs;
 mod servers;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod wait;
 
 pub use fetch::{Counts, Priority, Server};
 pub use fetcher::{Blob, CONFIG, Feed, Fetcher};
@@ -31,3 +32,4 @@ pub use jobs::Span;
 pub use place::{Fault, FaultKind, Layout, Place, Reading, Receiver};
 pub use reconnecting::Reconnecting;
 pub use registry::{Asker, Logins, RegistryPlace};
+pub use wait::{Ending, Wait};

@@ -22,6 +22,11 @@ pub trait Place: Send + Sync + 'static {
         take: &'a mut (dyn FnMut(&[u8]) + Send),
     ) -> Reading<'a>;
 
+    /// Returns what its server is called in messages.
+    fn name(&self) -> String {
+        "a server".to_owned()
+    }
+
     /// How many reads its server takes at a time, as far as is known now.
     fn parallel(&self) -> usize;
 }

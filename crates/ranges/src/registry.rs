@@ -158,9 +158,7 @@ impl RegistryPlace {
 
     /// Returns what went wrong, and at which server.
     fn fault(&self, kind: FaultKind, why: &str) -> Fault {
-        let host = self.url.host_str().unwrap_or_default();
-        let port = self.url.port().map(|port| format!(":{port}"));
-        Fault::new(kind, format!("{host}{}: {why}", port.unwrap_or_default()))
+        Fault::new(kind, format!("{}: {why}", self.name()))
     }
 
     /// Returns why a response is not the range.
@@ -195,6 +193,12 @@ impl Place for RegistryPlace {
         take: &'a mut (dyn FnMut(&[u8]) + Send),
     ) -> Reading<'a> {
         Box::pin(self.get(range, take))
+    }
+
+    fn name(&self) -> String {
+        let host = self.url.host_str().unwrap_or_default();
+        let port = self.url.port().map(|port| format!(":{port}"));
+        format!("{host}{}", port.unwrap_or_default())
     }
 
     fn parallel(&self) -> usize {

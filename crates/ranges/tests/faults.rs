@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use distribution::{Client, ClientConfig};
 use ranges::testing::{Answer, MemoryPlace};
 use ranges::{
-    Blob, Fault, FaultKind, Fetcher, Layout, Place, Priority, Receiver, RegistryPlace, Server, Span,
+    Blob, Fault, FaultKind, Fetcher, Layout, Place, Priority, Receiver, RegistryPlace, Server,
+    Span, Wait,
 };
 use testkit::range_server::{Asked, RangeServer, Treatment};
 
@@ -374,7 +375,13 @@ fn a_mirror_whose_bytes_were_wrong_is_left_alone_for_a_while() {
 fn a_read_ends_at_its_deadline() {
     let server = treated(|_| Treatment::Stall);
     let machine = Machine::new(&[&server]);
-    let deadline = Instant::now() + Duration::from_millis(100);
-    let error = machine.blob.read(&[0..1, 5..6], deadline).unwrap_err();
+    let wait = Wait::until(Instant::now() + Duration::from_millis(100));
+    let error = machine.blob.read(&[0..1, 5..6], &wait).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    let (said, name) = (error.to_string(), server.address.to_string());
+    assert!(said.contains(&name), "{said}");
+    // Who comes when his time is over asks for nothing.
+    let before = server.asked().len();
+    machine.blob.read(&[7..8], &wait).unwrap_err();
+    assert_eq!(server.asked().len(), before);
 }

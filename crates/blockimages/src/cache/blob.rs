@@ -5,11 +5,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
-use blocks::Digest;
+use blocks::{Digest, prompt};
 use lsmt::{Expected, ReadAt};
-use ranges::{Blob, Fetcher, Priority, Span};
+use ranges::{Blob, Fetcher, Priority, Span, Wait};
 
 use super::BlobCache;
 use super::stored::StoredBlob;
@@ -103,15 +102,15 @@ impl CachedBlob {
         }
     }
 
-    /// Returns when who reads now gives up.
-    fn deadline(&self) -> Instant {
-        reads::began() + self.cache().config.read_deadline
+    /// Returns how long who reads now waits.
+    fn wait(&self) -> Wait {
+        reads::wait(self.cache().config.read_deadline)
     }
 
     /// Waits until the server can be asked that is asked when no other brings a chunk; returns whether there was
     /// something to wait for. A mirror may be all there is meanwhile, and wrong.
     pub(crate) fn wait_for_origin(&self) -> bool {
-        self.remote.wait_for_origin(self.deadline())
+        self.remote.wait_for_origin(&self.wait())
     }
 
     /// Returns the bytes of a chunk that are in a range of the blob.
@@ -153,7 +152,7 @@ impl ReadAt for CachedBlob {
             let why = format!("the origin has something else than {}", self.digest());
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        let deadline = self.deadline();
+        let wait = self.wait();
         let all = offset..end;
         let mut missing: Vec<_> = self.chunks_of(&all).collect();
         for _ in 0..READS_MAX {
@@ -165,7 +164,10 @@ impl ReadAt for CachedBlob {
             if missing.is_empty() {
                 return Ok(());
             }
-            let came = self.remote.read(&joined(&missing), deadline)?;
+            if !reads::may_wait() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let came = self.remote.read(&joined(&missing), &wait)?;
             for (chunk, content) in &came {
                 let part = self.part(*chunk, &all);
                 let start = self.stored.range(*chunk).start;
@@ -180,7 +182,8 @@ impl ReadAt for CachedBlob {
     }
 
     fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
-        if self.wrong.load(Ordering::Acquire) {
+        // A thread that may not wait hands the read over, and who takes it asks for all of it.
+        if self.wrong.load(Ordering::Acquire) || prompt::patience() == prompt::Patience::None {
             return None;
         }
         let mut missing: Vec<u32> = Vec::new();

@@ -1,7 +1,7 @@
 //! The files of one blob of the cache: which chunks are there, and their checksums.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{self, File, FileType};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -21,6 +21,9 @@ use super::table::{Slot, Table};
 use super::{BlobCache, CacheConfig, Meter};
 use crate::ImageError;
 use crate::error::file;
+
+/// The last number of what was set aside.
+const ASIDE_MAX: u32 = 99;
 
 /// A chunk's state: these bits, and above them how often it went.
 const PRESENT: u32 = 1;
@@ -61,7 +64,11 @@ impl Files {
         size: u64,
         count: u32,
     ) -> Result<(Self, Chunks), ImageError> {
+        set_aside(dir, FileType::is_dir)?;
         private::keep(dir).map_err(file("making the cache of a blob", dir))?;
+        for name in ["data", "map"] {
+            set_aside(&dir.join(name), FileType::is_file)?;
+        }
         let path = dir.join("data");
         let opened = private::open_or_read(&path);
         let (data, can_write) = opened.map_err(file("opening", &path))?;
@@ -74,6 +81,37 @@ impl Files {
         let (map, chunks) = opened.map_err(file("opening", &path))?;
         Ok((Self { data, map }, chunks))
     }
+}
+
+/// Renames what is in the place of a file or directory of the cache and is none: it may be somebody's, and the cache needs
+/// the place.
+fn set_aside(path: &Path, is_right: fn(&FileType) -> bool) -> Result<(), ImageError> {
+    // Nothing there, or what opening it tells more of.
+    let Some(found) = fs::symlink_metadata(path).ok() else {
+        return Ok(());
+    };
+    if is_right(&found.file_type()) {
+        return Ok(());
+    }
+    let named = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".unusable-{number}"));
+        PathBuf::from(name)
+    };
+    let mut names = (0..=ASIDE_MAX).map(named);
+    let free = names.find(|name| fs::symlink_metadata(name).is_err());
+    let aside = free.unwrap_or_else(|| named(ASIDE_MAX));
+    let moved = fs::rename(path, &aside);
+    moved.map_err(file(
+        "setting aside what is in the place of a cache's file,",
+        path,
+    ))?;
+    log::warn!(
+        "{} is not what a cache has there: it is set aside as {}, and the blob is cached anew",
+        path.display(),
+        aside.display()
+    );
+    Ok(())
 }
 
 /// Returns why a disk takes nothing, if that is what failed: then a cache costs speed, and no image.
@@ -362,9 +400,13 @@ impl StoredBlob {
         let noted = wrote.and_then(|()| files.map.note(chunk, Some(crc)));
         if let Err(error) = noted {
             if !self.cache.fails.swap(true, Ordering::Relaxed) {
-                log::warn!("cannot cache in {}: {error}", self.dir.display());
+                let dir = self.dir.display();
+                log::warn!(
+                    "cannot cache in {dir}: {error}; nothing more is fetched in the background until that is over"
+                );
             }
             self.cache.release();
+            self.cache.pause_fills();
             self.keep_unstored(chunk, content, from);
             return;
         }

@@ -16,6 +16,7 @@ pub(super) use export::BackgroundArg;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::ensure;
 use blockimages::{
@@ -30,6 +31,7 @@ use host::size::Size;
 use mounting::confinement::{Asks, BlockAccess};
 use oci::Reference;
 use oci::registry::RegistryConfig;
+use recording::until::seconds;
 use serde_json::Value;
 
 use crate::bootimg::registry::RegistryArgs;
@@ -110,6 +112,15 @@ struct ImageArg {
         requires = "image_cache"
     )]
     cache_limit: Size,
+    /// Fail reads that registries and mirrors have not answered after this many seconds
+    #[arg(
+        long,
+        value_name = "SECS",
+        default_value = "60",
+        value_parser = seconds,
+        requires = "image_cache"
+    )]
+    read_deadline: Duration,
     #[command(flatten)]
     mirror: MirrorArgs,
     #[command(flatten)]
@@ -223,6 +234,7 @@ impl Prepared<'_> {
         };
         let limits = CacheConfig {
             limit_bytes: self.image.cache_limit.0,
+            read_deadline: self.image.read_deadline,
             ..CacheConfig::default()
         };
         let cache = BlobCache::open(dir, limits)?;

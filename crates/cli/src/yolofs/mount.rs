@@ -345,6 +345,7 @@ impl MountArgs {
         // What fetches its layers does so as long as the image is open.
         let kept = Mutex::new(None);
         let needs = ImageNeeds::of(&image, &spec, &store, false);
+        let read_deadline = spec.read_deadline();
         let open = Arc::new(move || {
             let opened = images.open(&image, &spec, &store, how)?;
             let device = Arc::clone(&opened.device);
@@ -352,6 +353,7 @@ impl MountArgs {
             Ok(device)
         });
         Ok(ImageOpener {
+            read_deadline,
             open,
             needs,
             identity: self.image.daemon_user()?,

@@ -53,6 +53,11 @@ impl Source {
         Self::converted(lab, &archive, Registry::start(Kind::Docker), "ext4")
     }
 
+    /// Converts what `docker save` wrote to an image with an ext4, and pushes it under the same name as others do.
+    pub(crate) fn ext4_of(lab: &Lab, archive: &Path) -> Self {
+        Self::converted(lab, archive, Registry::start(Kind::Docker), "ext4")
+    }
+
     /// Does the same with a registry of any kind.
     pub(crate) fn at(lab: &Lab, archive: &Path, registry: Registry) -> Self {
         Self::converted(lab, archive, registry, "erofs")

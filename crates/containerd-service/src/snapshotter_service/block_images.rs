@@ -184,7 +184,10 @@ impl NodeBlockImages {
             return Ok(false);
         }
         if let Some(top) = layers.iter().find(|one| one.layer.blobs.is_some()) {
-            config.repo_blob_url = self.whence.with_port(&top.name, config.repo_blob_url);
+            config.repo_blob_url = {
+                let (name, blob) = (&top.name, top.layer.digest);
+                self.whence.with_port(name, blob, config.repo_blob_url)
+            };
             let blobs: Vec<_> = layers.iter().rev().map(|one| one.layer.digest).collect();
             config.manifest = self.whence.manifest_of(&top.name, &blobs);
         }

@@ -124,7 +124,11 @@ fn prepare_image(request: &MountRequest) -> anyhow::Result<Prepared> {
     let open = open.context("nothing is said of how the block image is opened")?;
     // Nobody takes over from a daemon of its own: what is written to needs the node.
     let access = DeviceAccess::ReadOnly;
-    let assembly = assembly::of_device((open.open)()?, access, &options(request))?;
+    let options = AssemblyOptions {
+        deadline: open.read_deadline,
+        ..options(request)
+    };
+    let assembly = assembly::of_device((open.open)()?, access, &options)?;
     Ok(Prepared {
         assembly,
         recorder: None,

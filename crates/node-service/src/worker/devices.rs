@@ -5,10 +5,12 @@ use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use blockexport::ublk::{Channel, UblkConfig};
 use blockexport::{Counts, Export, Place};
+use blockimages::Ending;
 use blocks::DeviceAccess;
 use devices::{Images, OpenedImage, Opening, exporter};
 use parking_lot::Mutex;
@@ -16,6 +18,9 @@ use parking_lot::Mutex;
 use super::prepare::Refusal;
 use crate::wire::{DeviceQueues, Fault, OpenedDevice, WorkerResponse};
 use node_api::device::{DeviceKind, DeviceSpec, DeviceStatus};
+
+/// How long reads that wait for a registry may take when their device ends.
+const LAST_READS: Duration = Duration::from_secs(2);
 
 /// All devices, by name.
 #[derive(Debug)]
@@ -26,8 +31,8 @@ pub(super) struct ServedDevices {
 
 #[derive(Debug)]
 enum Slot {
-    /// It is being opened, or ended.
-    Taken,
+    /// It is being opened, until it is wanted no more; or ended.
+    Taken(Arc<Ending>),
     Served(Arc<ServedDevice>),
 }
 
@@ -72,8 +77,9 @@ impl ServedDevices {
         socket: Option<OwnedFd>,
     ) -> Result<WorkerResponse, Refusal> {
         let name = spec.name.clone();
+        let ending = Arc::new(Ending::default());
         match self.slots.lock().entry(name.clone()) {
-            Entry::Vacant(slot) => _ = slot.insert(Slot::Taken),
+            Entry::Vacant(slot) => _ = slot.insert(Slot::Taken(Arc::clone(&ending))),
             Entry::Occupied(slot) => match slot.get() {
                 Slot::Served(served) if served.spec == spec => return Ok(served.answer()),
                 _ => {
@@ -82,7 +88,7 @@ impl ServedDevices {
                 }
             },
         }
-        let served = self.serve(spec, socket.map(UnixListener::from));
+        let served = self.serve(spec, socket.map(UnixListener::from), ending);
         let mut slots = self.slots.lock();
         match served {
             Ok(served) => {
@@ -101,16 +107,18 @@ impl ServedDevices {
         &self,
         spec: DeviceSpec,
         socket: Option<UnixListener>,
+        ending: Arc<Ending>,
     ) -> anyhow::Result<ServedDevice> {
         let access = match spec.writable {
             true => DeviceAccess::ReadWrite,
             false => DeviceAccess::ReadOnly,
         };
-        let opened = self.images.open(
+        let opened = self.images.open_until(
             &spec.image,
             &spec.options,
             &spec.store,
             (access, Opening::First),
+            ending,
         )?;
         let (mut identity, mut export) = (None, None);
         match spec.kind {
@@ -184,19 +192,27 @@ impl ServedDevices {
         }
     }
 
-    /// Ends a device: what is in flight is done, and what was written is made durable.
+    /// Ends a device: what is in flight is done, but for what waits for a registry, and what was written is made durable.
+    /// One that is being opened is given up soon.
     ///
     /// # Errors
     /// If it is not served here, or cannot be made durable; it is over then all the same.
     pub(super) fn detach(&self, name: &str) -> Result<(), Refusal> {
         let served = {
             let mut slots = self.slots.lock();
-            match slots.get_mut(name) {
-                Some(slot @ Slot::Served(_)) => match std::mem::replace(slot, Slot::Taken) {
-                    Slot::Served(served) => served,
-                    Slot::Taken => return Err(unknown(name)),
-                },
-                _ => return Err(unknown(name)),
+            match slots.get(name) {
+                Some(Slot::Served(served)) => {
+                    let served = Arc::clone(served);
+                    slots.insert(name.to_owned(), Slot::Taken(Arc::default()));
+                    served
+                }
+                Some(Slot::Taken(ending)) => {
+                    let ending = Arc::clone(ending);
+                    drop(slots);
+                    ending.within(Duration::ZERO);
+                    return Err(unknown(name));
+                }
+                None => return Err(unknown(name)),
             }
         };
         let flushed = served.end();
@@ -226,7 +242,7 @@ impl ServedDevices {
         let slots = self.slots.lock();
         let served = slots.values().filter_map(|slot| match slot {
             Slot::Served(served) => Some(served.status()),
-            Slot::Taken => None,
+            Slot::Taken(_) => None,
         });
         served.collect()
     }
@@ -288,6 +304,7 @@ impl ServedDevice {
 
     /// Ends the export, and makes durable what was written.
     fn end(&self) -> anyhow::Result<()> {
+        self.opened.give_up(LAST_READS);
         let export = self.export.lock().take();
         if let Some(export) = export {
             export.stop();

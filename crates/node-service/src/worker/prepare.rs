@@ -3,6 +3,7 @@
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use blocks::{DeviceAccess, Tree};
@@ -88,7 +89,7 @@ pub(super) fn prepare(
                 .images
                 .open(&path, &image, &spec.store, (access_of(spec), opening));
             let opened = opened.map_err(|error| Refusal::new(Fault::Invalid, error))?;
-            prepare_image(spec, opened, handed, init)
+            prepare_image(spec, (opened, image.read_deadline()), handed, init)
         }
     }
 }
@@ -104,12 +105,16 @@ const fn access_of(spec: &MountSpec) -> DeviceAccess {
 /// Prepares a mount of a block image: its device is the only file.
 fn prepare_image(
     spec: &MountSpec,
-    image: OpenedImage,
+    (image, read_deadline): (OpenedImage, Duration),
     handed: &MountDescriptors,
     init: Init,
 ) -> Result<Prepared, Refusal> {
     let device = Arc::clone(&image.device);
-    let assembly = assembly::of_device(device, access_of(spec), &options(spec));
+    let options = AssemblyOptions {
+        deadline: read_deadline,
+        ..options(spec)
+    };
+    let assembly = assembly::of_device(device, access_of(spec), &options);
     let assembly = assembly.map_err(|error| Refusal::new(Fault::Invalid, error))?;
     let tree = &assembly.parts.tree;
     match names::read(&handed.names, init)? {

@@ -114,7 +114,8 @@ impl Inner {
         drop(turn);
         let missing = cutter.next()..run.end;
         let result = read.unwrap_or_else(|_| {
-            let why = format!("a range did not come within {} s", READ.as_secs());
+            let (name, late) = (place.name(), READ.as_secs());
+            let why = format!("{name}: a range did not come within {late} s");
             Err(Fault::new(FaultKind::Busy, why))
         });
         self.ended(leg, missing, result);

@@ -1,7 +1,7 @@
 //! Jobs and the engine: what is wanted goes in, what is to be done comes out.
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fetch::{Action, Piece, Priority, Server, Ticket, Verdict};
 use tokio::time::sleep;
@@ -11,6 +11,7 @@ use crate::jobs::{Job, JobId};
 use crate::key::Key;
 use crate::place::{Fault, FaultKind};
 use crate::runs::cheap_gap;
+use crate::wait::Wait;
 
 /// Bytes of one job that the engine has at a time, at most; the rest waits here. Two windows, so that there is always
 /// something to request of what comes first.
@@ -41,15 +42,17 @@ impl Inner {
     }
 
     /// Waits for the end of a job, and removes it.
-    pub(super) fn wait(self: &Arc<Self>, id: JobId, deadline: Instant) -> Option<Job> {
+    pub(super) fn wait(self: &Arc<Self>, id: JobId, wait: &Wait) -> Option<Job> {
+        let _woken = self.woken(wait);
         let mut state = self.state.lock();
         while let Some(job) = state.jobs.jobs.get(&id)
             && !job.is_done()
         {
             let ended = Arc::clone(&job.ended);
-            if ended.thread.wait_until(&mut state, deadline).timed_out() {
+            if wait.is_over() {
                 break;
             }
+            ended.thread.wait_until(&mut state, wait.deadline());
         }
         self.take_out(&mut state, id)
     }
@@ -141,7 +144,13 @@ impl Inner {
                         tasks.iter().for_each(tokio::task::AbortHandle::abort);
                     });
                 }
-                Action::Stalled { peer } => self.try_again_later(state, self.server_of(peer)),
+                Action::Stalled { peer } => {
+                    let server = self.server_of(peer);
+                    let name = state.name_of(server);
+                    let why = format!("{name} has fallen silent");
+                    Self::note(state, &Fault::new(FaultKind::Busy, why));
+                    self.try_again_later(state, server);
+                }
                 Action::Done {
                     ticket,
                     key,

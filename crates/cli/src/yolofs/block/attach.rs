@@ -88,7 +88,7 @@ fn spec(args: &AttachArgs, store: &StoreSettings, run_dir: &RunDir) -> anyhow::R
         .with_context(|| format!("finding {}", image.display()))?;
     let options = image_args::spec(
         args.image.cache.as_deref(),
-        args.image.cache_limit,
+        (args.image.cache_limit, args.image.read_deadline),
         Prefetch::from(args.background.what),
         args.image.registry.spec()?,
         &args.image.mirror,
@@ -150,7 +150,8 @@ fn in_canonical_dir(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// End devices of the node
 ///
-/// What is in flight is answered first, and what was written made durable. A name that is no device is fine.
+/// What is in flight is answered first, but for reads that wait for a registry longer than 2 s, and what was written made
+/// durable. What is being attached is given up. A name that is no device is fine.
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::yolofs) struct DetachArgs {
     /// What they are called, or where they are

@@ -2,16 +2,18 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use blockexport::nbd::{NbdConfig, NbdExporter};
 use blockexport::vhost_user::{VhostUserConfig, VhostUserExporter};
 use blockexport::{Export, Exporter, Place};
-use blockimages::{Background, DeviceFile, FILE_NAME, Start, StartRecorder, manage};
+use blockimages::{Background, DeviceFile, Ending, FILE_NAME, Start, StartRecorder, manage};
 use blocks::{BlockDevice, DeviceAccess};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
+use mounting::assembly::waiter_of;
 use mounting::confinement::block_mounted;
 use mounting::mounter::Helper;
 use node_api::image::Prefetch;
@@ -27,6 +29,9 @@ use crate::output::{FormatArg, print};
 
 /// How far the kernel reads ahead in a mount of an image whose start is known, or recorded.
 const PLANNED_READAHEAD_KIB: u32 = 16;
+
+/// How long reads that wait for a registry may take after an interrupt.
+const LAST_READS: Duration = Duration::from_secs(2);
 
 /// How long a mount that is in use is waited for.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(1);
@@ -133,11 +138,12 @@ pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Ou
     let asks = allowed.asks;
     allowed.confine()?;
     let interrupt = Interrupt::install()?;
+    let start = start(args, store)?;
+    give_up_with(&interrupt, Arc::clone(&start.ending))?;
     let access = match args.writable {
         true => DeviceAccess::ReadWrite,
         false => DeviceAccess::ReadOnly,
     };
-    let start = start(args, store)?;
     let opened = image.open(access, args.background.what.into(), &start)?;
     let device = Arc::clone(&opened.device);
     let info = device.info();
@@ -270,7 +276,25 @@ fn start(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Start> {
     };
     let records = args.record || args.record_trace.is_some();
     let recorder = records.then(StartRecorder::default);
-    Ok(Start { plan, recorder })
+    Ok(Start {
+        plan,
+        recorder,
+        ..Start::default()
+    })
+}
+
+/// Has the image's reads wait for no registry any more soon after the interrupt, nor its opening.
+fn give_up_with(interrupt: &Interrupt, ending: Arc<Ending>) -> anyhow::Result<()> {
+    let interrupt = interrupt.clone();
+    // It ends with the process.
+    let waiting = move || {
+        interrupt.wait();
+        ending.within(LAST_READS);
+    };
+    let builder = thread::Builder::new().name("end".to_owned());
+    let started = builder.spawn(waiting);
+    started.context("starting the thread that ends reads")?;
+    Ok(())
 }
 
 /// How the device is served.
@@ -314,7 +338,9 @@ fn mount(
         "an image with a writable layer cannot be mounted as a file: export it over NBD, vhost-user or ublk"
     );
     let (file, tree) = DeviceFile::new(device)?;
-    let fs = FileSystem::new(Arc::new(tree), Arc::new(file), Config::default());
+    let file = Arc::new(file);
+    let waiter = waiter_of(&file, image.read_deadline);
+    let fs = FileSystem::new(Arc::new(tree), file, Config::default()).with_waiter(waiter);
     let label = format!("overlaybd:{}", image.path().display());
     let mut options = MountOptions::new(dir, label);
     options.readahead = readahead;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
 use blockimages::plan::{PlanShelf, StartPlan};
-use blockimages::{Background, DeviceConfig, Start, StartRecorder, manage};
+use blockimages::{Background, DeviceConfig, Start, manage};
 use blocks::{DeviceAccess, Digest};
 use bootstore::store::StoreSettings;
 use clap::Subcommand;
@@ -185,7 +185,7 @@ pub(super) fn prewarm(args: &PrewarmArgs, store: &StoreSettings) -> anyhow::Resu
     let plan = found(store, image, &digests)?.trace_of(&digests);
     let start = Start {
         plan: Some(plan),
-        recorder: None::<StartRecorder>,
+        ..Start::default()
     };
     let opened = prepared.open(DeviceAccess::ReadOnly, Background::Plan, &start)?;
     let (cache, blobs) = opened.fetching().context("nothing is elsewhere")?;

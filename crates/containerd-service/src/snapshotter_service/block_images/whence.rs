@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use blocks::Digest;
+use engine::EngineError;
 use engine::containerd::{Containerd, PulledManifest};
 use oci::Reference;
 use oci::registry::is_loopback;
@@ -77,20 +78,44 @@ impl Whence {
     }
 
     /// Returns an address of blobs with the port of the registry, which containerd notes only in the names of images:
-    /// those of the namespace that the snapshot `name` is in.
-    pub(super) fn with_port(&self, name: &str, blobs: String) -> String {
+    /// those of the namespace that the snapshot `name` is in. `blob` is one of them.
+    pub(super) fn with_port(&self, name: &str, blob: Option<Digest>, blobs: String) -> String {
         let namespace = name.split('/').next().unwrap_or_default();
-        let names = Containerd::connect(&self.containerd, namespace, ANY)
-            .and_then(|containerd| containerd.names());
-        let names = names.unwrap_or_else(|error| {
+        let found = Containerd::connect(&self.containerd, namespace, ANY)
+            .and_then(|containerd| self.ported(&containerd, blob, &blobs));
+        let found = found.unwrap_or_else(|error| {
             log::warn!("cannot look for the registry's port of {blobs}: {error:#}");
-            Vec::new()
+            None
         });
-        let names = names
-            .iter()
-            .filter_map(|image| image.reference.parse().ok());
-        let mut found = names.filter_map(|image: Reference| self.address_of(&image, &blobs));
-        found.next().unwrap_or(blobs)
+        found.unwrap_or(blobs)
+    }
+
+    fn ported(
+        &self,
+        containerd: &Containerd,
+        blob: Option<Digest>,
+        blobs: &str,
+    ) -> Result<Option<String>, EngineError> {
+        let names = containerd.names()?.into_iter();
+        let places = names.filter_map(|image| {
+            let parsed: Reference = image.reference.parse().ok()?;
+            Some((self.address_of(&parsed, blobs)?, image.reference))
+        });
+        let mut places: Vec<_> = places.collect();
+        let is_one = places.iter().all(|(address, _)| *address == places[0].0);
+        if let (false, Some(blob)) = (is_one, blob) {
+            // Several registries of one host have a repository of this name: the image tells which of them has the blob.
+            let with_blob = containerd.manifests_with(&blob)?.into_iter();
+            let with_blob: Vec<_> = with_blob.filter_map(|manifest| manifest.digest).collect();
+            let has_blob = |(_, image): &&(String, String)| {
+                let image = containerd.described(image);
+                image.is_ok_and(|image| image.is_some_and(|its| with_blob.contains(&its.manifest)))
+            };
+            if let Some((address, _)) = places.iter().find(has_blob) {
+                return Ok(Some(address.clone()));
+            }
+        }
+        Ok((!places.is_empty()).then(|| places.swap_remove(0).0))
     }
 
     /// Returns an address of blobs with the port of the registry that an image is pulled from: containerd has the name of
@@ -215,7 +240,7 @@ mod tests {
             assert_eq!(pulled(other), blobs);
         }
         // Who cannot be asked changes nothing.
-        assert_eq!(whence.with_port("default/1/x", same.to_owned()), same);
+        assert_eq!(whence.with_port("default/1/x", None, same.to_owned()), same);
     }
 
     #[test]
