@@ -125,6 +125,25 @@ fn change(root: &Path, round: u32) {
     let _gone = fs::remove_file(root.join("srv/greeting"));
 }
 
+/// Compares the documents of an image with those of the one below its last layer.
+fn has_one_more(below: &str, image: &str, last: &str) {
+    let (base_manifest, base_config) = documents(below);
+    let (manifest, config) = documents(image);
+    assert_eq!(manifest.layers[..2], base_manifest.layers);
+    let top = &manifest.layers[2];
+    assert_eq!(last, top.digest.to_string());
+    assert_eq!(top.annotations[BLOB_DIGEST], last);
+    assert_eq!(top.media_type, "application/vnd.oci.image.layer.v1.tar");
+    assert_eq!(
+        top.annotations.len(),
+        base_manifest.layers[0].annotations.len()
+    );
+    let diff_ids = config["rootfs"]["diff_ids"].as_array().unwrap();
+    assert_eq!(diff_ids.len(), 3);
+    assert_eq!(diff_ids[2], last);
+    assert_eq!(config["config"], base_config["config"]);
+}
+
 #[test]
 fn privileged_block_what_was_committed_is_pushed_and_only_what_is_new_travels() {
     let lab = Lab::new();
@@ -133,7 +152,6 @@ fn privileged_block_what_was_committed_is_pushed_and_only_what_is_new_travels() 
     let (base, to) = (source.image(), |tag: &str| {
         format!("{}/small:{tag}", source.proxy.host())
     });
-    let (base_manifest, base_config) = documents(&base);
     let image = create(&lab, "first", &base, "hybrid");
     let changed = mounted(&lab, &image, &["--writable"], |root| {
         change(root, 1);
@@ -169,20 +187,7 @@ fn privileged_block_what_was_committed_is_pushed_and_only_what_is_new_travels() 
     );
     assert!(source.proxy.sent() - before < ENVELOPE);
 
-    let (manifest, config) = documents(&to("first"));
-    assert_eq!(manifest.layers[..2], base_manifest.layers);
-    let top = &manifest.layers[2];
-    assert_eq!(layer["digest"], top.digest.to_string());
-    assert_eq!(top.annotations[BLOB_DIGEST], top.digest.to_string());
-    assert_eq!(top.media_type, "application/vnd.oci.image.layer.v1.tar");
-    assert_eq!(
-        top.annotations.len(),
-        base_manifest.layers[0].annotations.len()
-    );
-    let diff_ids = config["rootfs"]["diff_ids"].as_array().unwrap();
-    assert_eq!(diff_ids.len(), 3);
-    assert_eq!(diff_ids[2], top.digest.to_string());
-    assert_eq!(config["config"], base_config["config"]);
+    has_one_more(&base, &to("first"), layer["digest"].as_str().unwrap());
     let seen = create(&lab, "seen", &to("first"), "sealed");
     assert_eq!(mounted(&lab, &seen, &[], tree), changed);
 
