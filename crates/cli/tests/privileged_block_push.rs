@@ -104,6 +104,12 @@ fn push(lab: &Lab, image: &Path, to: &str) -> Value {
     json(&mut push_command(lab, image, to))
 }
 
+fn is_refused(mut push: Command, why: &str) {
+    let refused = output(&mut push);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains(why), "{said}");
+}
+
 /// How the layers came there, the lowest first.
 fn arrivals(pushed: &Value) -> Vec<&str> {
     let layers = pushed["layers"].as_array().unwrap().iter();
@@ -157,10 +163,8 @@ fn privileged_block_what_was_committed_is_pushed_and_only_what_is_new_travels() 
         change(root, 1);
         tree(root)
     });
-    // What was not committed is not pushed.
-    let refused = output(&mut push_command(&lab, &image, &to("first")));
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("commit the changes first"), "{said}");
+    let uncommitted = push_command(&lab, &image, &to("first"));
+    is_refused(uncommitted, "commit the changes first");
     let committed = commit(&lab, &image, "first round");
     let layer = &committed["layers"][0];
     let size = layer["size"].as_u64().unwrap();
@@ -298,12 +302,6 @@ fn commit_snapshot(node: &Node<'_>, name: &str, key: &str) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
-fn push_is_refused(lab: &Lab, node: &Node, key: &str, to: &str, why: &str) {
-    let refused = output(&mut push_snapshot(lab, node, key, to));
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains(why), "{said}");
-}
-
 #[test]
 fn privileged_block_what_containers_changed_is_pushed_and_started_lazily_elsewhere() {
     let lab = Lab::new();
@@ -317,7 +315,7 @@ fn privileged_block_what_containers_changed_is_pushed_and_started_lazily_elsewhe
     let container = Running::start(&node, &image, "push-1", &[(WRITABLE, "dir")]);
     change(&container.root, 1);
     let first = tree(&container.root);
-    let refused = |key, why| push_is_refused(&lab, &node, key, &to("first"), why);
+    let refused = |key, why| is_refused(push_snapshot(&lab, &node, key, &to("first")), why);
     refused("push-1", "end its container");
     refused("nobody", "there is no snapshot");
     container.end();
