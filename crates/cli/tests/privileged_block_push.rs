@@ -185,10 +185,8 @@ fn privileged_block_what_was_committed_is_pushed_and_only_what_is_new_travels() 
     let before = source.proxy.sent();
     let again = push(&lab, &image, &to("first"));
     assert_eq!(arrivals(&again), ["there"; 3]);
-    assert_eq!(
-        (&again["manifest"], &again["bytes"]),
-        (&pushed["manifest"], &0.into())
-    );
+    assert_eq!(again["manifest"], pushed["manifest"]);
+    assert_eq!(again["bytes"], 0);
     assert!(source.proxy.sent() - before < ENVELOPE);
 
     has_one_more(&base, &to("first"), layer["digest"].as_str().unwrap());
