@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blockimages::manage::{self, Top, UpperKind};
+use blockimages::manage::{self, NewImage, Top, UpperKind};
 use blockimages::{
     Background, BlobCache, CacheConfig, CachedBlobs, DeviceConfig, DeviceFile, ImageError,
     LayeredDevice, Origin, Start, open_image, open_image_from,
@@ -35,8 +35,8 @@ const BLOCKS: u64 = 64;
 fn layer() -> Arc<Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     let top = Top::Pair(UpperKind::Append);
-    let size = Some(BLOCKS * CHUNK);
-    manage::create(dir.path(), DeviceConfig::default(), top, size).unwrap();
+    let image = NewImage::from(top).sized(BLOCKS * CHUNK);
+    manage::create(dir.path(), DeviceConfig::default(), image).unwrap();
     let device = open_image(dir.path(), None).unwrap();
     let mut state = 1_u64;
     let words = (0..BLOCKS * CHUNK / 8).flat_map(|_| {

@@ -131,7 +131,7 @@ impl Owner {
     /// Has the worker that opens the image of a device, if one does, wait for no registry any more: the lock is free soon.
     fn give_up_opening(&self, name: &str) {
         let device = self.devices.get(name);
-        if let Some(Service::Asked(worker)) = device.map(|device| device.service()) {
+        if let Some(Service::Asked(worker)) = device.map(|device| device.assigned.service()) {
             let name = name.to_owned();
             // Refused, since it is not served yet; or it is over by now.
             let _told = worker.ask(&WorkerRequest::Detach { name }, GIVE_UP);
