@@ -113,7 +113,9 @@ impl Machine {
     /// Reads pieces, and compares them with the blob.
     fn read(&self, pieces: Range<u32>) -> std::io::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(50);
-        let came = self.blob.read(std::slice::from_ref(&pieces), deadline)?;
+        let came = self
+            .blob
+            .read(std::slice::from_ref(&pieces), &Wait::until(deadline))?;
         let content = content();
         let stored = self.memory.pieces.lock().unwrap();
         for piece in pieces {
@@ -360,7 +362,7 @@ fn a_mirror_whose_bytes_were_wrong_is_left_alone_for_a_while() {
     assert_eq!(
         machine
             .blob
-            .read(std::slice::from_ref(&(0..8)), deadline)
+            .read(std::slice::from_ref(&(0..8)), &Wait::until(deadline))
             .unwrap()
             .len(),
         8
@@ -382,6 +384,9 @@ fn a_read_ends_at_its_deadline() {
     assert!(said.contains(&name), "{said}");
     // Who comes when his time is over asks for nothing.
     let before = server.asked().len();
-    machine.blob.read(&[7..8], &wait).unwrap_err();
+    machine
+        .blob
+        .read(std::slice::from_ref(&(7..8)), &wait)
+        .unwrap_err();
     assert_eq!(server.asked().len(), before);
 }

@@ -19,7 +19,7 @@ use hyper::header::{CONTENT_RANGE, RANGE};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ranges::{Blob, Fetcher, Layout, Receiver, RegistryPlace, Server};
+use ranges::{Blob, Fetcher, Layout, Receiver, RegistryPlace, Server, Wait};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -207,7 +207,9 @@ impl Machine {
     /// Reads pieces of which none is beside another: each is a range of its own.
     fn read_apart(&self, pieces: Range<u32>) {
         let apart: Vec<_> = pieces.map(|nth| nth * 2..nth * 2 + 1).collect();
-        self.blob.read(&apart, Instant::now() + DEADLINE).unwrap();
+        self.blob
+            .read(&apart, &Wait::until(Instant::now() + DEADLINE))
+            .unwrap();
         let stored = self.memory.0.lock().unwrap();
         for piece in apart {
             let start = u64::from(piece.start) * u64::from(PIECE);
