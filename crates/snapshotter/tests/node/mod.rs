@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use containerd_client::services::v1::snapshots as grpc;
 use containerd_client::types::Mount;
@@ -316,7 +316,13 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let output = Command::new("umount").arg(&self.0).output().unwrap();
+        let umount = || Command::new("umount").arg(&self.0).output().unwrap();
+        let (began, mut output) = (Instant::now(), umount());
+        // What another test has just forked has its files until it is executed.
+        while !output.status.success() && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+            output = umount();
+        }
         if !std::thread::panicking() {
             assert!(output.status.success(), "{output:?}");
         }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use blocks::testing::{Fault, Faulty, MemAttrs, MemCache, MemSource, tree};
 use blocks::{
@@ -179,9 +180,14 @@ impl Harness {
 
     fn lookup(&self, dir: usize, name: &[u8]) {
         let entry = self.fs.lookup(NOBODY, id(dir), name).unwrap();
-        assert_eq!(entry.lifetime, Lifetime::Forever);
         let found = entry.node.map(|node| (node.file, node.attr));
         let expected = self.file(dir).names.get(name);
+        // What has changed once may change again.
+        let lifetime = match expected.is_some_and(|file| self.known.contains_key(file)) {
+            true => Lifetime::For(Duration::from_secs(1)),
+            false => Lifetime::Forever,
+        };
+        assert_eq!(entry.lifetime, lifetime);
         assert_eq!(found, expected.map(|file| (id(*file), self.attr(*file))));
     }
 
