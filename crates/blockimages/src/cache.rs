@@ -41,6 +41,9 @@ use crate::{ImageError, Origin, reads};
 /// Digits of the digest of a registry's address in the names of its blobs.
 const REGISTRY_DIGITS: usize = 16;
 
+/// What has to be free before a cache that could not be written is filled again: as much as is on its way at a time.
+const ROOM_BYTES: u64 = 4 << 20;
+
 /// The limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
@@ -333,10 +336,10 @@ impl BlobCache {
     }
 
     /// Returns whether what comes next of a background fetch may find room, and lets it try.
-    fn may_have_room(&self, bytes: u64) -> bool {
+    fn may_have_room(&self) -> bool {
         let free = statvfs(&self.dir).map(|about| about.blocks_available() * about.fragment_size());
         // Where that cannot be told, trying does.
-        let may = free.map_or(true, |free| free >= bytes);
+        let may = free.map_or(true, |free| free >= ROOM_BYTES);
         if may {
             self.fails.store(false, Relaxed);
         }

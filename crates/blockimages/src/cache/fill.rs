@@ -13,9 +13,6 @@ use super::CachedBlob;
 /// How long a cache that could not be written is left alone, at first and at most; twice as long each time.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What has to be free before it is tried again: as much as is on its way at a time.
-const AHEAD_BYTES: u64 = 4 << 20;
-
 /// A blob that is being fetched in the background; dropping this stops it.
 #[derive(Debug)]
 pub struct Filler {
@@ -146,7 +143,7 @@ fn fill_with_pauses(blob: &CachedBlob, current: &Shared) -> bool {
                 return false;
             }
             pause = (pause * 2).min(PAUSE.1);
-            if blob.cache().may_have_room(AHEAD_BYTES) {
+            if blob.cache().may_have_room() {
                 break;
             }
         }

@@ -410,7 +410,10 @@ impl StoredBlob {
             self.keep_unstored(chunk, content, from);
             return;
         }
-        self.cache.fails.store(false, Ordering::Relaxed);
+        if self.cache.cannot_write() {
+            // One chunk finds room on a full disk now and then.
+            self.cache.may_have_room();
+        }
         let slot = self.table.make(chunk);
         slot.crc.store(crc, Ordering::Release);
         let server = u8::try_from(from.0).unwrap_or(u8::MAX);
