@@ -4,6 +4,7 @@
 //! same once more. For whoever waits for all of them it is one read, and it is to have one deadline.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -23,7 +24,11 @@ struct Failed {
 
 /// The failures of the last second.
 #[derive(Debug, Default)]
-pub(crate) struct FailedReads(Mutex<Vec<Failed>>);
+pub(crate) struct FailedReads {
+    failed: Mutex<Vec<Failed>>,
+    /// Whether there may be any: a read that nothing has failed before takes no lock.
+    any: AtomicBool,
+}
 
 impl FailedReads {
     /// Returns when the read of a range that is to begin now began.
@@ -32,8 +37,12 @@ impl FailedReads {
     }
 
     fn began_at(&self, range: &Range<u64>, now: Instant) -> Instant {
-        let mut failed = self.0.lock();
+        if !self.any.load(Ordering::Acquire) {
+            return now;
+        }
+        let mut failed = self.failed.lock();
         failed.retain(|failed| now.saturating_duration_since(failed.at) < AT_ONCE);
+        self.any.store(!failed.is_empty(), Ordering::Release);
         let same = failed
             .iter()
             .filter(|failed| failed.range.start < range.end && range.start < failed.range.end);
@@ -46,7 +55,8 @@ impl FailedReads {
     }
 
     fn note_at(&self, range: Range<u64>, began: Instant, at: Instant) {
-        let mut failed = self.0.lock();
+        let mut failed = self.failed.lock();
+        self.any.store(true, Ordering::Release);
         // A repetition does not prolong what it repeats: somebody who tries again and again is to have a new deadline.
         let known = failed
             .iter_mut()
@@ -87,10 +97,10 @@ mod tests {
         // Tried again and again, each time at once: not for ever.
         failed.note_at(64..68, began, after(15_901));
         assert_eq!(failed.began_at(&(64..68), after(16_100)), after(16_100));
-        assert!(failed.0.lock().is_empty());
+        assert!(failed.failed.lock().is_empty());
         for number in 0..200 {
             failed.note_at(number..number + 1, began, after(20_000));
         }
-        assert_eq!(failed.0.lock().len(), KEPT);
+        assert_eq!(failed.failed.lock().len(), KEPT);
     }
 }
