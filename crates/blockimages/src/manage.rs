@@ -1,5 +1,7 @@
 //! Creating images, and operations on writable layers that are not being served.
 
+mod new_image;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use lsmt::{
     BlobOptions, Collected, DirFolder, FileStorage, LayerInfo, LiveImage, NewUpper, Pace, Trace,
     Upper, UpperFiles, UpperUsage, Uuid,
 };
+pub use new_image::{NewImage, Top};
 use nix::fcntl::Flock;
 use serde::Serialize;
 
@@ -21,49 +24,6 @@ use crate::{BlobSource, CONFIG_NAME, DeviceConfig, ImageError, LowerConfig, Uppe
 
 /// The directory of a live image within that of the image.
 const LIVE_DIR: &str = "upper";
-
-/// What is to be made of a new image besides its layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewImage {
-    /// What it has on top.
-    pub top: Top,
-    /// Bytes of the device; `None` for the size of the layers.
-    pub size: Option<u64>,
-    /// Bytes of data that a pair of files may have.
-    pub limit: Option<u64>,
-}
-
-impl From<Top> for NewImage {
-    fn from(top: Top) -> Self {
-        Self {
-            top,
-            size: None,
-            limit: None,
-        }
-    }
-}
-
-impl NewImage {
-    /// Returns the same with so many bytes.
-    #[must_use]
-    pub fn sized(self, size: impl Into<Option<u64>>) -> Self {
-        Self {
-            size: size.into(),
-            ..self
-        }
-    }
-}
-
-/// What a new image has on top.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Top {
-    /// Nothing: it can only be read.
-    Sealed,
-    /// overlaybd's pair of files.
-    Pair(UpperKind),
-    /// The directory of a live image, whose garbage is collected while it is in use.
-    Live,
-}
 
 /// Returns the layers of the image at `path`, with names that do not depend on where they are read from.
 ///
