@@ -26,7 +26,7 @@ use blocks::{
 use lsmt::{BlobOptions, Compression, ZFileOptions};
 use ranges::testing::MemoryPlace;
 
-use cache_lab::CHUNK;
+use cache_lab::{CHUNK, write_config};
 
 /// Blocks of 4 KiB of the device.
 const BLOCKS: u64 = 64;
@@ -124,13 +124,7 @@ fn open(
     registry: &Registry,
     start: &Start,
 ) -> Result<LayeredDevice, ImageError> {
-    let text = format!(
-        r#"{{"repoBlobUrl":"https://registry.example/v2/some/image/blobs",
-            "lowers":[{{"digest":"{}","size":{}}}]}}"#,
-        oci::digest_of(blob),
-        blob.len()
-    );
-    fs::write(dir.join("config.v1.json"), text).unwrap();
+    write_config(dir, blob);
     let config = CacheConfig {
         read_deadline,
         ..CacheConfig::default()

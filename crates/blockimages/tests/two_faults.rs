@@ -22,7 +22,7 @@ use blocks::{BlockDevice as _, DeviceErrorKind, Digest, Durability};
 use lsmt::{BlobOptions, Compression, ZFileOptions};
 use ranges::{Fault, FaultKind};
 
-use cache_lab::{Asked, CHUNK, Whim, honest, memory};
+use cache_lab::{Asked, CHUNK, Whim, honest, memory, write_config};
 
 /// Blocks of 4 KiB of the device.
 const BLOCKS: u64 = 64;
@@ -82,13 +82,7 @@ fn open(
     blob: &Arc<Vec<u8>>,
     servers: Vec<Origin>,
 ) -> LayeredDevice {
-    let text = format!(
-        r#"{{"repoBlobUrl":"https://registry.example/v2/some/image/blobs",
-            "lowers":[{{"digest":"{}","size":{}}}]}}"#,
-        oci::digest_of(blob),
-        blob.len()
-    );
-    fs::write(dir.join("config.v1.json"), text).unwrap();
+    write_config(dir, blob);
     let cache = BlobCache::open(&dir.join("cache"), config).unwrap();
     let servers = Mutex::new(servers);
     let make = move |_: &oci::Reference, _: Digest| {

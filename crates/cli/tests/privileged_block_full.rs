@@ -6,6 +6,7 @@
 mod block_attached;
 mod block_containers;
 mod block_export;
+mod block_registry;
 mod cri;
 mod node;
 
@@ -16,11 +17,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use testkit::range_server::{RangeServer, Treatment};
+use testkit::range_server::Treatment;
 
 use block_attached::kill_worker;
 use block_containers::{Source, devices, is_removed, pull};
 use block_export::{Process, arg};
+use block_registry::disk_elsewhere;
 use lab::service::Service;
 use lab::{Lab, noise, ok, output, until};
 use node::Node;
@@ -54,23 +56,8 @@ impl Drop for Small {
 fn privileged_block_a_full_cache_is_not_filled_in_vain() {
     const BLOB: u64 = 48 * MIB;
     let lab = Lab::new();
-    let disk = lab.path("disk.raw");
-    fs::write(&disk, noise(21, usize::try_from(BLOB).unwrap())).unwrap();
-    let images = lab.path("images");
-    let convert = ["block", "convert", arg(&disk), arg(&images)];
-    ok(lab.yolofs().args(convert).args(["--name", "disk"]));
-    let config = fs::read(images.join("disk/config.v1.json")).unwrap();
-    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
-    let (digest, size) = (&config["lowers"][0]["digest"], &config["lowers"][0]["size"]);
-    let name = digest.as_str().unwrap().trim_start_matches("sha256:");
-    let blob = fs::read(images.join("blobs/sha256").join(name)).unwrap();
-    let registry = RangeServer::start(blob, |_| Treatment::Right);
-    let image = lab.make_dir("image");
-    let config = serde_json::json!({
-        "repoBlobUrl": registry.url("/v2/a/disk/blobs"),
-        "lowers": [{"digest": digest, "size": size}],
-    });
-    fs::write(image.join("config.v1.json"), config.to_string()).unwrap();
+    let content = noise(21, usize::try_from(BLOB).unwrap());
+    let (registry, image) = disk_elsewhere(&lab, content, |_| Treatment::Right);
     let cache = lab.make_dir("cache");
     let small = Small::mount(&cache, "4m");
     let (socket, fetched) = (lab.path("disk.sock"), || {

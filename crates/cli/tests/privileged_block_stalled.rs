@@ -5,9 +5,10 @@
 
 mod block_attached;
 mod block_export;
+mod block_registry;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use testkit::range_server::{RangeServer, Treatment};
 
 use block_attached::{attach, device};
 use block_export::{Process, arg, export_of};
+use block_registry::disk_elsewhere;
 use lab::service::Service;
 use lab::{Lab, noise, ok, until};
 
@@ -44,30 +46,15 @@ struct Stalled {
 impl Stalled {
     /// Makes one of 16 MiB.
     fn new(lab: &Lab) -> Self {
-        let disk = lab.path("disk.raw");
-        fs::write(&disk, noise(20, 16 << 20)).unwrap();
-        let images = lab.path("images");
-        let convert = ["block", "convert", arg(&disk), arg(&images)];
-        ok(lab.yolofs().args(convert).args(["--name", "disk"]));
-        let config = fs::read(images.join("disk/config.v1.json")).unwrap();
-        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
-        let (digest, size) = (&config["lowers"][0]["digest"], &config["lowers"][0]["size"]);
-        let name = digest.as_str().unwrap().trim_start_matches("sha256:");
-        let blob = fs::read(images.join("blobs/sha256").join(name)).unwrap();
         let is_silent = Arc::new(AtomicBool::new(false));
         let silent = Arc::clone(&is_silent);
-        let registry = RangeServer::start(blob, move |asked| {
+        let content = noise(20, 16 << 20);
+        let (registry, image) = disk_elsewhere(lab, content, move |asked| {
             match silent.load(SeqCst) || NEVER_SENT.contains(&asked.range.start) {
                 true => Treatment::Stall,
                 false => Treatment::Right,
             }
         });
-        let image = lab.make_dir("image");
-        let config = serde_json::json!({
-            "repoBlobUrl": registry.url("/v2/a/disk/blobs"),
-            "lowers": [{"digest": digest, "size": size}],
-        });
-        fs::write(image.join("config.v1.json"), config.to_string()).unwrap();
         Self {
             image,
             registry,
@@ -125,6 +112,11 @@ fn ends_soon(child: &mut Child) -> ExitStatus {
         assert!(Instant::now() < deadline, "it still waits for the registry");
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+fn detaches_soon(lab: &Lab) {
+    let detach = lab.yolofs().args(["block", "detach", "disk"]).spawn();
+    assert!(ends_soon(&mut Process(detach.unwrap()).0).success());
 }
 
 #[test]
@@ -215,13 +207,7 @@ fn privileged_block_an_end_does_not_wait_for_the_registry() {
         stalled.until_asked(before);
         reader
     });
-    let mut detach = Process(
-        lab.yolofs()
-            .args(["block", "detach", "disk"])
-            .spawn()
-            .unwrap(),
-    );
-    assert!(ends_soon(&mut detach.0).success());
+    detaches_soon(&lab);
     assert!(device(&lab, "disk").is_null());
     let pid = Pid::from_raw(export.0.id().cast_signed());
     kill(pid, Signal::SIGINT).unwrap();
@@ -241,13 +227,7 @@ fn privileged_block_what_is_being_attached_can_be_detached() {
     attach.arg(&stalled.image).arg("disk");
     let attach = attach.stderr(Stdio::piped()).spawn().unwrap();
     stalled.until_asked(0);
-    let mut detach = Process(
-        lab.yolofs()
-            .args(["block", "detach", "disk"])
-            .spawn()
-            .unwrap(),
-    );
-    assert!(ends_soon(&mut detach.0).success());
+    detaches_soon(&lab);
     let attach = attach.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&attach.stderr);
     assert!(!attach.status.success());

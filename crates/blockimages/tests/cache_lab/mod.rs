@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +13,22 @@ use ranges::Fault;
 use ranges::testing::MemoryPlace;
 
 pub(crate) const CHUNK: u64 = 4096;
+
+/// Writes the configuration of an image in `dir` whose only layer is this blob of a registry.
+#[allow(
+    clippy::allow_attributes,
+    dead_code,
+    reason = "not all tests open images"
+)]
+pub(crate) fn write_config(dir: &Path, blob: &[u8]) {
+    let text = format!(
+        r#"{{"repoBlobUrl":"https://registry.example/v2/some/image/blobs",
+            "lowers":[{{"digest":"{}","size":{}}}]}}"#,
+        oci::digest_of(blob),
+        blob.len()
+    );
+    fs::write(dir.join("config.v1.json"), text).unwrap();
+}
 
 /// What an origin does with a request, by its number from 0 on.
 pub(crate) type Whim = Box<dyn Fn(usize, &mut Vec<u8>) -> Result<(), Fault> + Send + Sync>;
