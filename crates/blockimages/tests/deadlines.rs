@@ -209,7 +209,7 @@ fn an_opening_is_given_up_when_nobody_wants_it() {
     let (blob, registry) = (layer(), Registry::default());
     let dir = tempfile::tempdir().unwrap();
     registry.fall_silent();
-    let (patience, start) = (Duration::from_secs(60), Start::default());
+    let (patience, start) = (Duration::from_secs(3600), Start::default());
     thread::scope(|scope| {
         let opening = scope.spawn(|| open(dir.path(), patience, &blob, &registry, &start));
         registry.wait_until_asked(0);
