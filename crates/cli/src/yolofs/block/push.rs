@@ -338,20 +338,20 @@ impl Push<'_> {
 fn said(done: &StackPushed, args: &PushArgs) -> String {
     let count = |how| done.layers.iter().filter(|layer| layer.how == how).count();
     let mut said = format!(
-        "{} is {}: {} new layers",
+        "{} is {}; layers: {} new",
         args.to.familiar(),
         done.manifest,
         done.new_layers
     );
     for (how, what) in [
-        (Arrival::There, "were there"),
-        (Arrival::Mounted, "came from another repository"),
-        (Arrival::Copied, "came from another registry"),
-        (Arrival::Pushed, "were pushed"),
-        (Arrival::Missing, "would be pushed, or taken from elsewhere"),
+        (Arrival::There, "there before"),
+        (Arrival::Mounted, "from another repository"),
+        (Arrival::Copied, "from another registry"),
+        (Arrival::Pushed, "pushed"),
+        (Arrival::Missing, "to be pushed, or taken from elsewhere"),
     ] {
         if let layers @ 1.. = count(how) {
-            said += &format!("; {layers} layers {what}");
+            said += &format!(", {layers} {what}");
         }
     }
     if !args.dry_run {
