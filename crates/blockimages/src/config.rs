@@ -9,8 +9,8 @@ use blocks::Digest;
 use rawio::trusted;
 use serde::{Deserialize, Serialize};
 
-use crate::ImageError;
 use crate::error::file;
+use crate::{ContentRoot, ImageError};
 
 /// No image has a configuration near this: 255 layers take some 50 KiB.
 const CONFIG_MAX_BYTES: u64 = 1 << 20;
@@ -69,6 +69,10 @@ pub struct LowerConfig {
     /// The index of the original layer, if it is compressed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gzip_index: String,
+    /// What its uncompressed content is, as the image's manifest says: data from elsewhere than the blob is verified by it.
+    /// overlaybd does not know it.
+    #[serde(rename = "yolofsContent", skip_serializing_if = "Option::is_none")]
+    pub content: Option<ContentRoot>,
 }
 
 /// A writable layer.

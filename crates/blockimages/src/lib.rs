@@ -27,6 +27,7 @@
 mod blob_source;
 mod cache;
 mod config;
+mod content_root;
 pub mod convert;
 mod disk_file;
 mod error;
@@ -48,6 +49,7 @@ mod upper;
 pub use blob_source::{BlobSource, RemoteLayer};
 pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler, PlanFetcher};
 pub use config::{CONFIG_NAME, DeviceConfig, LowerConfig, UpperConfig};
+pub use content_root::{ContentRoot, ParseContentRootError};
 pub use error::ImageError;
 pub use file::{DeviceFile, FILE_NAME};
 pub use image::{open_image, open_image_from};
