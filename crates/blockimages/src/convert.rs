@@ -7,6 +7,7 @@
 
 mod base;
 mod chain;
+mod content;
 mod disk;
 mod error;
 mod filesystem;
@@ -25,6 +26,7 @@ use oci::LayerBlob;
 
 pub use base::BaseImage;
 pub use chain::chain_id;
+pub use content::{CONTENT_ROOT, content_of};
 pub use disk::{ConvertedDisk, convert_disk, is_qcow2};
 pub use error::ConvertError;
 pub use filesystem::FileSystem;
@@ -36,7 +38,7 @@ pub use stacked::{Arrival, ArrivedBlob, LayersFrom, NewLayer, StackPushed, Stack
 pub use turbo::StoredLayer;
 
 use crate::turbo::GZIP_INDEX;
-use crate::{DeviceConfig, LowerConfig};
+use crate::{ContentRoot, DeviceConfig, LowerConfig};
 use layer::{Below, LayerTask};
 use layout::{ChainRecord, Layout, MadeLayer};
 
@@ -177,6 +179,8 @@ pub struct ConvertedLayer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Digest>,
     #[serde(skip)]
+    content: Option<ContentRoot>,
+    #[serde(skip)]
     turbo: Option<TurboLayer>,
 }
 
@@ -218,7 +222,8 @@ pub fn convert(
             DataPlace::Copied => None,
             DataPlace::Referred => Some(image.stored(number)?),
         };
-        let (record, reused) = match layout.record(this, options) {
+        let known = layout.record(this, options);
+        let (record, reused) = match known.and_then(|known| layout.complete(this, options, known)) {
             Some(record) => (record, true),
             None => {
                 let task = LayerTask {
@@ -251,6 +256,7 @@ pub fn convert(
             size: record.blob.size,
             reused,
             target: turbo.as_ref().map(|turbo| turbo.stored.digest),
+            content: record.content,
             turbo,
         });
         below.add(record.layer);
@@ -280,6 +286,7 @@ impl ConvertedLayer {
                 file: format!("../blobs/sha256/{hex}"),
                 digest: self.digest.to_string(),
                 size: self.size,
+                content: self.content,
                 ..LowerConfig::default()
             };
         };
@@ -315,11 +322,11 @@ fn make(
     }
     let incoming = layout.new_blob()?;
     let layer: MadeLayer = task.write(layer, below, incoming.storage(), watch)?;
-    let blob = incoming.publish()?;
-    let diff_id = None;
+    let (blob, content) = incoming.publish()?;
     Ok(ChainRecord {
         layer,
         blob,
-        diff_id,
+        content: Some(content),
+        diff_id: None,
     })
 }

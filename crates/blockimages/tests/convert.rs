@@ -2,15 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use blockimages::convert::{ConvertError, ConvertOptions, Converted, convert, convert_disk};
-use blockimages::open_image;
-use blocks::BlockDevice as _;
-use oci::Platform;
-use serde_json::json;
+use blockimages::convert::{
+    CONTENT_ROOT, ConvertError, ConvertOptions, Converted, convert, convert_disk,
+};
+use blockimages::{ContentRoot, DeviceConfig, open_image};
+use blocks::{BlockDevice as _, Digest};
+use lsmt::{FileStorage, ReadAt as _};
+use oci::{Manifest, Platform};
+use serde_json::{Value, json};
 use testkit::layouts::{LayoutDir, layer, named};
 
 fn go_on(_: u64) -> ControlFlow<()> {
@@ -47,6 +51,82 @@ fn the_same_image_has_the_same_digests_in_ten_runs() {
     };
     let first = run(0);
     assert!((1..10).all(|number| run(number) == first));
+}
+
+fn blob_path(layout: &Path, digest: Digest) -> PathBuf {
+    layout.join("blobs/sha256").join(digest.hex())
+}
+
+/// Hashes what a reader gets of a blob.
+fn hashed(layout: &Path, digest: Digest) -> ContentRoot {
+    let blob = File::open(blob_path(layout, digest)).unwrap();
+    let content = lsmt::open_content(Arc::new(FileStorage::new(blob))).unwrap();
+    let mut bytes = vec![0; usize::try_from(content.size().unwrap()).unwrap()];
+    content.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes[..4], *b"LSMT");
+    ContentRoot(*blake3::hash(&bytes).as_bytes())
+}
+
+/// Returns the roots that the manifest and the configuration of an image have of its layers.
+fn roots(layout: &Path, image: &Converted) -> (Vec<Option<ContentRoot>>, Vec<Option<ContentRoot>>) {
+    let manifest = fs::read(blob_path(layout, image.manifest)).unwrap();
+    let manifest = Manifest::decode(&manifest).unwrap();
+    let annotated = manifest.layers.iter();
+    let annotated = annotated.map(|layer| layer.annotations.get(CONTENT_ROOT));
+    let annotated = annotated.map(|root| root.map(|root| root.parse().unwrap()));
+    let (config, _) = DeviceConfig::read(&image.config).unwrap();
+    let configured = config.lowers.iter().map(|lower| lower.content);
+    (annotated.collect(), configured.collect())
+}
+
+#[test]
+fn manifest_and_configuration_have_the_hash_of_each_layers_content() {
+    let dir = tempfile::tempdir().unwrap();
+    layout(dir.path());
+    let to = dir.path().join("to");
+    let one = converted(dir.path(), &to, "one");
+    let hashes = { one.layers.iter() }.map(|layer| Some(hashed(&to, layer.digest)));
+    let hashes: Vec<_> = hashes.collect();
+    assert_eq!(roots(&to, &one), (hashes.clone(), hashes));
+}
+
+/// Takes the roots out of all records of layers, as they were before there were any. Returns how many had one.
+fn forget_roots(layout: &Path) -> usize {
+    let mut found = 0;
+    for record in fs::read_dir(layout.join("chains")).unwrap() {
+        let path = record.unwrap().path();
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let root = record.as_object_mut().unwrap().remove("content");
+        found += usize::from(root.is_some());
+        fs::write(&path, record.to_string()).unwrap();
+    }
+    found
+}
+
+#[test]
+fn layers_of_an_older_version_get_the_hash_of_their_content() {
+    let dir = tempfile::tempdir().unwrap();
+    layout(dir.path());
+    let to = dir.path().join("to");
+    let one = converted(dir.path(), &to, "one");
+    let before = roots(&to, &one);
+    assert!(forget_roots(&to) >= one.layers.len());
+    let again = converted(dir.path(), &to, "one");
+    assert!(again.layers.iter().all(|layer| layer.reused));
+    assert_eq!(again.manifest, one.manifest);
+    assert_eq!(roots(&to, &again), before);
+    // From then on they are known.
+    for layer in &one.layers {
+        let lost = File::create(blob_path(&to, layer.digest)).unwrap();
+        lost.set_len(layer.size).unwrap();
+    }
+    assert_eq!(converted(dir.path(), &to, "one").manifest, one.manifest);
+    // A blob that cannot be read is made again.
+    assert!(forget_roots(&to) >= one.layers.len());
+    let again = converted(dir.path(), &to, "one");
+    assert!(again.layers.iter().all(|layer| !layer.reused));
+    assert_eq!(again.manifest, one.manifest);
+    assert_eq!(Some(hashed(&to, one.layers[0].digest)), before.0[0]);
 }
 
 #[test]
@@ -179,6 +259,8 @@ fn a_disk_is_converted_without_its_zeros() {
     let to = dir.path().join("to");
     let done = convert_disk(&raw, &to, "disk", &ConvertOptions::default(), &mut go_on).unwrap();
     assert_eq!(done.device, content.len() as u64);
+    let (config, _) = DeviceConfig::read(&done.config).unwrap();
+    assert_eq!(config.lowers[0].content, Some(hashed(&to, done.digest)));
     let device = open_image(&to.join("disk"), None).unwrap();
     let mut read = vec![9; content.len()];
     device.read_at(0, &mut read).unwrap();

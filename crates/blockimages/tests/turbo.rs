@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use blockimages::convert::{
-    ConvertError, ConvertOptions, Converted, DataPlace, FileSystem, convert,
+    CONTENT_ROOT, ConvertError, ConvertOptions, Converted, DataPlace, FileSystem, convert,
 };
 use blockimages::plan::StartPlan;
 use blockimages::{
@@ -83,6 +83,12 @@ fn the_device_is_the_one_that_has_its_data() {
         let refers = converted(dir, &referred, &index);
         // The same each time, and small.
         assert_eq!(converted(dir, &again, &index).manifest, refers.manifest);
+        // What it refers to is the container image's.
+        let (config, _) = DeviceConfig::read(&refers.config).unwrap();
+        assert!(config.lowers.iter().all(|lower| lower.content.is_none()));
+        let manifest = fs::read(referred.join("blobs/sha256").join(refers.manifest.hex()));
+        let manifest = String::from_utf8(manifest.unwrap()).unwrap();
+        assert!(!manifest.contains(CONTENT_ROOT), "{manifest}");
         let bytes = |image: &Converted| image.layers.iter().map(|layer| layer.size).sum::<u64>();
         assert!(bytes(&has_data) > 9_000_000);
         assert!(bytes(&refers) < bytes(&has_data) / 10, "{}", bytes(&refers));

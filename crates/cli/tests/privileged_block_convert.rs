@@ -3,6 +3,7 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod block_content;
 mod block_export;
 mod block_layers;
 
@@ -14,6 +15,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use block_content::{configured, roots_of};
 use block_export::{Process, arg, export, export_of, succeeds, yolofs};
 use block_layers::{Mounted, first_difference, lower, packed, seen, unpacked, upper};
 use blocks::Digest;
@@ -87,9 +89,16 @@ fn privileged_a_pushed_image_is_mounted_elsewhere_with_every_file_as_it_was() {
         (&json!(0), &done["manifest"])
     );
 
+    let roots = roots_of(&reference);
+    assert_eq!(
+        (roots.len(), configured(&here.join("image"))),
+        (2, roots.clone())
+    );
+
     // Another machine, which has nothing but the name.
     fs::remove_dir_all(&here).unwrap();
     let elsewhere = mounted_elsewhere(dir, &reference);
+    assert_eq!(configured(&dir.join("there")), roots);
     let mounted = &elsewhere.mounted;
     let unpacked = unpacked(dir, &layers);
     let (expected, found) = (seen(&unpacked), seen(&mounted.0));

@@ -5,6 +5,7 @@
 
 mod block_attached;
 mod block_containers;
+mod block_content;
 mod node;
 
 use std::fs;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use block_containers::{DOCUMENTS, NOISE, Running, Source, is_removed, pull};
+use block_content::{configured, roots_of};
 use lab::service::{Service, signal_to};
 use lab::{Lab, json, noise, ok, output, until};
 use nix::sys::signal::Signal;
@@ -191,6 +193,8 @@ fn privileged_block_what_was_committed_is_pushed_and_only_what_is_new_travels() 
 
     has_one_more(&base, &to("first"), layer["digest"].as_str().unwrap());
     let seen = create(&lab, "seen", &to("first"), "sealed");
+    let roots = roots_of(&to("first"));
+    assert_eq!((roots.len(), configured(&seen)), (3, roots));
     assert_eq!(mounted(&lab, &seen, &[], tree), changed);
 
     // A second commit on top of it, and both layers of the first image in one push elsewhere.

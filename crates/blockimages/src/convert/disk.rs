@@ -74,13 +74,14 @@ pub fn convert_disk(
     write_layer::<ConvertError>(incoming.storage(), blob_options, &info, |body| {
         copy(&device, watch, &mut |at, bytes| body.append(at, bytes))
     })?;
-    let blob = incoming.publish()?;
+    let (blob, content) = incoming.publish()?;
     let config = layout.write_config(&DeviceConfig {
         repo_blob_url: String::new(),
         lowers: vec![LowerConfig {
             file: format!("../blobs/sha256/{}", blob.digest.hex()),
             digest: blob.digest.to_string(),
             size: blob.size,
+            content: Some(content),
             ..LowerConfig::default()
         }],
         ..DeviceConfig::default()

@@ -12,10 +12,11 @@ use oci::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use rawio::{private, regular, trusted};
 use serde::{Deserialize, Serialize};
 
+use super::content::{CONTENT_ROOT, content_of_file};
 use super::{ConvertError, ConvertOptions, ConvertedLayer, DataPlace, FileSystem, TurboLayer};
 use crate::error::file;
 use crate::turbo::GZIP_INDEX;
-use crate::{CONFIG_NAME, DeviceConfig, ImageError};
+use crate::{CONFIG_NAME, ContentRoot, DeviceConfig, ImageError};
 
 /// A blob is a tar of its own, which nothing compresses.
 const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -63,6 +64,8 @@ pub(super) struct Blob {
 pub(super) struct ChainRecord {
     pub(super) layer: MadeLayer,
     pub(super) blob: Blob,
+    /// The root of its content, unless it is turboOCI metadata.
+    pub(super) content: Option<ContentRoot>,
     /// Of turboOCI metadata, the digest of the uncompressed tar.
     pub(super) diff_id: Option<Digest>,
 }
@@ -75,6 +78,9 @@ struct Written {
     tree: Blob,
     places: Vec<u32>,
     end_block: u32,
+    /// Missing in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content: Option<ContentRoot>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     diff_id: Option<Digest>,
 }
@@ -179,13 +185,39 @@ impl Layout {
             places: written.places,
             end_block: written.end_block,
         };
-        let blob = written.blob;
-        let diff_id = written.diff_id;
         whole.then_some(ChainRecord {
             layer,
-            blob,
-            diff_id,
+            blob: written.blob,
+            content: written.content,
+            diff_id: written.diff_id,
         })
+    }
+
+    /// Adds the root of its content to a record that an older version wrote; `None` if its blob is not what it was.
+    pub(super) fn complete(
+        &self,
+        chain: Digest,
+        options: &ConvertOptions,
+        mut record: ChainRecord,
+    ) -> Option<ChainRecord> {
+        if options.data == DataPlace::Copied && record.content.is_none() {
+            let layer = record.blob.digest;
+            let read = summed(&self.blob_path(layer));
+            let added = read.and_then(|(found, content)| {
+                record.content = Some(content);
+                match found.digest == layer {
+                    true => self.keep(chain, options, &record),
+                    false => Err(ConvertError::OtherLayer {
+                        path: self.blob_path(layer),
+                        found: found.digest,
+                    }),
+                }
+            });
+            added
+                .inspect_err(|error| log::warn!("the layer {layer} is made again: {error}"))
+                .ok()?;
+        }
+        Some(record)
     }
 
     /// Stores the record of a layer.
@@ -201,6 +233,7 @@ impl Layout {
             tree: self.write_blob(&record.layer.tree.encode())?,
             places: record.layer.places.clone(),
             end_block: record.layer.end_block,
+            content: record.content,
             diff_id: record.diff_id,
         };
         let bytes = serde_json::to_vec(&written)?;
@@ -331,8 +364,15 @@ impl Layout {
 }
 
 /// Returns the descriptor of a layer with its data, as overlaybd's snapshotter looks for it.
-pub(super) fn block_layer(digest: Digest, size: u64, file_system: Option<&str>) -> Descriptor {
-    annotated(OCI_LAYER, (digest, size), file_system, VERSION_OF_DATA)
+pub(super) fn block_layer(
+    blob: (Digest, u64),
+    file_system: Option<&str>,
+    content: Option<ContentRoot>,
+) -> Descriptor {
+    let mut described = annotated(OCI_LAYER, blob, file_system, VERSION_OF_DATA);
+    let root = content.map(|root| (CONTENT_ROOT.to_owned(), root.to_string()));
+    described.annotations.extend(root);
+    described
 }
 
 fn annotated(
@@ -357,7 +397,7 @@ fn annotated(
 fn descriptor(layer: &ConvertedLayer, file_system: FileSystem) -> Descriptor {
     let (blob, name) = ((layer.digest, layer.size), Some(file_system.name()));
     let Some(TurboLayer { stored, .. }) = &layer.turbo else {
-        return block_layer(blob.0, blob.1, name);
+        return block_layer(blob, name, layer.content);
     };
     let mut described = annotated(OCI_LAYER_GZIP, blob, name, VERSION_OF_METADATA);
     let (digest, kind) = (stored.digest.to_string(), stored.media_type.clone());
@@ -393,15 +433,13 @@ impl Incoming {
         &self.storage
     }
 
-    /// Makes the blob durable, and gives it its name.
-    pub(super) fn publish(self) -> Result<Blob, ConvertError> {
+    /// Makes the blob durable, and gives it its name. Returns the root of its content, too.
+    pub(super) fn publish(self) -> Result<(Blob, ContentRoot), ConvertError> {
         lsmt::Storage::sync(&self.storage).map_err(file("syncing", &self.path))?;
-        let opened = File::open(&self.path).map_err(file("opening", &self.path))?;
-        let digest = oci::digest_and_len(opened);
-        let (digest, size) = digest.map_err(file("reading", &self.path))?;
-        let to = blob_path(&self.dir, digest);
+        let (blob, content) = summed(&self.path)?;
+        let to = blob_path(&self.dir, blob.digest);
         fs::rename(&self.path, &to).map_err(file("naming", to))?;
-        Ok(Blob { digest, size })
+        Ok((blob, content))
     }
 }
 
@@ -410,6 +448,13 @@ impl Drop for Incoming {
         // Published, it has another name.
         let _gone = fs::remove_file(&self.path);
     }
+}
+
+/// Reads a blob: what registries call it, and the root of its content.
+fn summed(path: &Path) -> Result<(Blob, ContentRoot), ConvertError> {
+    let opened = File::open(path).map_err(file("opening", path))?;
+    let (digest, size) = oci::digest_and_len(opened).map_err(file("reading", path))?;
+    Ok((Blob { digest, size }, content_of_file(path)?))
 }
 
 /// A directory that is removed when this is dropped.

@@ -9,6 +9,7 @@ use oci::registry::{Access, FoundManifest, RegistryConfig, Repository, Target};
 use oci::{CONFIG_MAX, Descriptor, ImageConfig, LayerBlob, Manifest, Platform, Reference};
 
 use super::base::BaseImage;
+use super::content::content_of;
 use super::layout::{BLOB_DIGEST, BLOB_SIZE, TARGET_DIGEST};
 use super::{ConvertError, SourceImage, StoredLayer};
 use crate::error::file;
@@ -168,6 +169,7 @@ fn block_lower(layer: &Descriptor) -> Option<LowerConfig> {
     Some(LowerConfig {
         digest: layer.annotations.get(BLOB_DIGEST)?.clone(),
         size: layer.annotations.get(BLOB_SIZE)?.parse().ok()?,
+        content: content_of(layer),
         ..LowerConfig::default()
     })
 }

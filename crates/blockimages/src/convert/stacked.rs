@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::base::BaseImage;
 use super::layout::{BLOB_DIGEST, BLOB_FS_TYPE, Scratch, TARGET_DIGEST, block_layer};
 use super::{ConvertError, data_of};
+use crate::ContentRoot;
 use crate::error::file;
 
 /// What the history of an image says of a layer.
@@ -341,7 +342,9 @@ impl StackedLayer {
         let storage = Arc::new(FileStorage::new(opened));
         let range = lsmt::blob_range(&*storage)?;
         let tar = (range == (0..len)).then(|| lsmt::tar_around(len));
-        let about = lsmt::open_blob(storage)?;
+        let content = lsmt::open_content(storage)?;
+        let root = ContentRoot::of(&content).map_err(file("reading", path))?;
+        let about = lsmt::Layer::open(content)?;
         let message = String::from_utf8_lossy(&about.info().message).into_owned();
         let mut this = Self {
             blob: Descriptor::new("", Digest([0; 32]), 0),
@@ -356,7 +359,7 @@ impl StackedLayer {
                 found: digest,
             });
         }
-        this.blob = block_layer(digest, size, fs_type);
+        this.blob = block_layer((digest, size), fs_type, Some(root));
         Ok((this, message))
     }
 

@@ -61,6 +61,7 @@ pub(super) fn make(
     Ok(ChainRecord {
         layer: made,
         blob,
+        content: None,
         diff_id: Some(diff_id),
     })
 }
