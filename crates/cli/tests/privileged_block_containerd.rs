@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod block_containers;
+mod block_content;
 mod cri;
 mod node;
 
@@ -16,6 +17,7 @@ use std::process::Command;
 use block_containers::{
     DOCUMENTS, NOISE, Running, Source, devices, expected, is_removed, mounted, pull, run, unpacked,
 };
+use block_content::{configured, roots_of};
 use cri::{Cri, Images, until_pods_are_possible};
 use lab::docker29::Docker29;
 use lab::service::{Service, signal_to};
@@ -52,6 +54,12 @@ fn privileged_a_block_image_is_pulled_without_its_layers() {
         source.proxy.bytes() > NOISE as u64,
         "it came from elsewhere"
     );
+    // The manifest that containerd pulled says what the layers are.
+    let dirs = fs::read_dir(node.root().join("devices")).unwrap();
+    let mut dirs = dirs.map(|dir| dir.unwrap().path());
+    let described = dirs.find(|dir| dir.join("config.v1.json").exists());
+    let image_there = format!("{}/small:block", source.registry.host());
+    assert_eq!(configured(&described.unwrap()), roots_of(&image_there));
     is_removed(&lab, &node, &image);
 }
 

@@ -180,7 +180,7 @@ impl NodeBlockImages {
     fn describe(&self, image: &Path, layers: &[BlockDir]) -> anyhow::Result<bool> {
         let mut config = config_of(layers)?;
         let known = DeviceConfig::read(image).ok();
-        if known.is_some_and(|(known, _)| known.lowers == config.lowers) {
+        if known.is_some_and(|(known, _)| is_of(&known, &config)) {
             return Ok(false);
         }
         if let Some(top) = layers.iter().find(|one| one.layer.blobs.is_some()) {
@@ -189,7 +189,12 @@ impl NodeBlockImages {
                 self.whence.with_port(name, blob, config.repo_blob_url)
             };
             let blobs: Vec<_> = layers.iter().rev().map(|one| one.layer.digest).collect();
-            config.manifest = self.whence.manifest_of(&top.name, &blobs);
+            if let Some(said) = self.whence.manifest_of(&top.name, &blobs) {
+                config.manifest = Some(said.manifest);
+                for (lower, content) in config.lowers.iter_mut().zip(said.contents) {
+                    lower.content = content;
+                }
+            }
         }
         write_config(image, &config)?;
         Ok(true)
@@ -294,8 +299,19 @@ fn config_of(layers: &[BlockDir]) -> anyhow::Result<DeviceConfig> {
     })
 }
 
+/// Returns whether a configuration has the layers of one that does not say yet what their content is.
+fn is_of(known: &DeviceConfig, config: &DeviceConfig) -> bool {
+    let lowers = known.lowers.iter().cloned();
+    let lowers = lowers.map(|lower| LowerConfig {
+        content: None,
+        ..lower
+    });
+    lowers.eq(config.lowers.iter().cloned())
+}
+
 #[cfg(test)]
 mod tests {
+    use blockimages::ContentRoot;
     use snapshotter::BlockLayer;
 
     use super::*;
@@ -324,6 +340,12 @@ mod tests {
         write_config(dir.path(), &config).unwrap();
         assert_eq!(DeviceConfig::read(dir.path()).unwrap().0, config);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        // It stays as it is when it says more of these layers.
+        let mut known = config.clone();
+        known.lowers[1].content = Some(ContentRoot([7; 32]));
+        assert!(is_of(&known, &config));
+        known.lowers.pop();
+        assert!(!is_of(&known, &config));
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use blocks::Digest;
 use containerd_client::services::v1::{Info, ListContentRequest};
+use distribution::image::{DOCUMENT_MAX, Manifest};
+use sha2::{Digest as _, Sha256};
 
 use super::Containerd;
 use crate::error::EngineError;
@@ -20,6 +22,8 @@ const LAYERS_MAX: usize = 255;
 pub struct PulledManifest {
     /// Its digest; `None` if containerd says none that is valid.
     pub digest: Option<Digest>,
+    /// Its length in bytes.
+    pub size: u64,
     /// The repositories, as in `docker.io/library/nginx`.
     pub repositories: Vec<String>,
     /// The blobs of its layers, the bottom one first.
@@ -47,11 +51,37 @@ impl Containerd {
         })?;
         Ok(manifests.unwrap_or_default())
     }
+
+    /// Returns a manifest as it was pulled.
+    ///
+    /// # Errors
+    /// If containerd does not respond or does not have it, if it is too long, or if it is not what its digest says.
+    pub fn pulled(&self, manifest: &PulledManifest) -> Result<Manifest, EngineError> {
+        let doing = "reading the manifest of an image";
+        let failed = |why: &dyn std::fmt::Display| EngineError::Answer {
+            doing: doing.to_owned(),
+            why: why.to_string(),
+        };
+        let digest = manifest.digest;
+        let digest = digest.ok_or_else(|| failed(&"containerd says no digest of it"))?;
+        let bytes = self.document(doing, &digest, manifest.size, DOCUMENT_MAX)?;
+        decoded(&bytes, digest).map_err(|error| failed(&error))
+    }
+}
+
+/// Decodes a manifest that has to have a digest.
+fn decoded(bytes: &[u8], digest: Digest) -> Result<Manifest, String> {
+    let found = Digest(Sha256::digest(bytes).into());
+    if found != digest {
+        return Err(format!("{digest} has the digest {found}"));
+    }
+    Manifest::decode(bytes).map_err(|error| error.to_string())
 }
 
 pub(super) fn manifest(info: Info) -> PulledManifest {
     let mut found = PulledManifest {
         digest: info.digest.parse().ok(),
+        size: u64::try_from(info.size).unwrap_or_default(),
         repositories: Vec::new(),
         layers: Vec::new(),
     };
@@ -79,6 +109,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_manifest_is_what_its_digest_says() {
+        let text = format!(
+            r#"{{"schemaVersion": 2, "config": {{"digest": "{}", "size": 2}}, "layers": []}}"#,
+            Digest([1; 32])
+        );
+        let digest = Digest(Sha256::digest(&text).into());
+        let found = decoded(text.as_bytes(), digest).unwrap();
+        assert_eq!(found.config.digest, Digest([1; 32]));
+        let error = decoded(text.replace('2', "3").as_bytes(), digest).unwrap_err();
+        assert!(error.contains("has the digest"), "{error}");
+        let error = decoded(b"{}", Digest(Sha256::digest(b"{}").into())).unwrap_err();
+        assert!(error.contains("manifest"), "{error}");
+    }
+
+    #[test]
     fn labels_tell_where_a_manifest_came_from() {
         let [layer, manifest_digest, top] = [3, 4, 5].map(|byte| Digest([byte; 32]));
         let labels = [
@@ -95,6 +140,7 @@ mod tests {
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let found = manifest(Info {
             digest: manifest_digest.to_string(),
+            size: 123,
             labels: labels.into(),
             ..Info::default()
         });
@@ -105,6 +151,6 @@ mod tests {
         ];
         assert_eq!(found.repositories, repositories);
         assert_eq!(found.layers, [layer, top]);
-        assert_eq!(found.digest, Some(manifest_digest));
+        assert_eq!((found.digest, found.size), (Some(manifest_digest), 123));
     }
 }

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use blockimages::ContentRoot;
+use blockimages::convert::content_of;
 use blocks::Digest;
 use engine::EngineError;
 use engine::containerd::{Containerd, PulledManifest};
-use oci::Reference;
 use oci::registry::is_loopback;
+use oci::{Manifest, Reference};
 use parking_lot::Mutex;
 
 /// How long an answer counts: the layers of one image are asked for within it.
@@ -62,19 +64,30 @@ impl Whence {
             .map(|(blobs, _)| blobs.clone())
     }
 
-    /// Returns the manifest of the image with these layers, the lowest first, in the namespace that the snapshot `name` is
-    /// in, or of one that has them below others; `None` if that is not known.
-    pub(super) fn manifest_of(&self, name: &str, layers: &[Option<Digest>]) -> Option<Digest> {
+    /// Returns what the manifest says of the image with these layers, the lowest first, in the namespace that the snapshot
+    /// `name` is in, or that of one that has them below others; `None` if that is not known.
+    pub(super) fn manifest_of(&self, name: &str, layers: &[Option<Digest>]) -> Option<Said> {
         let layers: Vec<Digest> = layers.iter().copied().collect::<Option<_>>()?;
         let namespace = name.split('/').next().unwrap_or_default();
         let top = layers.last()?;
-        let manifests = Containerd::connect(&self.containerd, namespace, ANY)
-            .and_then(|containerd| containerd.manifests_with(top));
-        let manifests = manifests.unwrap_or_else(|error| {
-            log::warn!("no plan is looked for, since the manifest is not known: {error:#}");
-            Vec::new()
+        let found = Containerd::connect(&self.containerd, namespace, ANY)
+            .and_then(|containerd| Ok((containerd.manifests_with(top)?, containerd)));
+        let (manifests, containerd) = found
+            .inspect_err(|error| {
+                log::warn!("no plan is looked for, since the manifest is not known: {error:#}");
+            })
+            .ok()?;
+        let pulled = on_layers(&manifests, &layers)?;
+        let manifest = containerd.pulled(pulled).inspect_err(|error| {
+            log::warn!(
+                "the content of layers is not known, since their manifest is not: {error:#}"
+            );
         });
-        on_layers(&manifests, &layers)
+        Some(Said {
+            manifest: pulled.digest?,
+            contents: manifest
+                .map_or_else(|_| Vec::new(), |manifest| contents_of(&manifest, &layers)),
+        })
     }
 
     /// Returns an address of blobs with the port of the registry, which containerd notes only in the names of images:
@@ -150,14 +163,29 @@ impl Whence {
     }
 }
 
+/// What a manifest says of an image.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    /// Its digest.
+    pub(super) manifest: Digest,
+    /// The content of each layer, the lowest first, as far as it is known.
+    pub(super) contents: Vec<Option<ContentRoot>>,
+}
+
+/// Returns what a manifest says of the content of its lowest layers, if it has these.
+fn contents_of(manifest: &Manifest, layers: &[Digest]) -> Vec<Option<ContentRoot>> {
+    let both = manifest.layers.iter().zip(layers);
+    both.map(|(said, layer)| content_of(said).filter(|_| said.digest == *layer))
+        .collect()
+}
+
 /// Returns the manifest with just these layers, or else one that has them below others: what an engine committed is
 /// often the only image of a machine with its block layers.
-fn on_layers(manifests: &[PulledManifest], layers: &[Digest]) -> Option<Digest> {
+fn on_layers<'a>(manifests: &'a [PulledManifest], layers: &[Digest]) -> Option<&'a PulledManifest> {
     let above = manifests
         .iter()
         .filter(|manifest| manifest.layers.starts_with(layers));
-    let nearest = above.min_by_key(|manifest| manifest.layers.len());
-    nearest.and_then(|manifest| manifest.digest)
+    above.min_by_key(|manifest| manifest.layers.len())
 }
 
 fn without_port(registry: &str) -> &str {
@@ -180,6 +208,9 @@ fn address(repository: &str, plain_http: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use blockimages::convert::CONTENT_ROOT;
+    use oci::Descriptor;
+
     use super::*;
 
     #[test]
@@ -247,21 +278,51 @@ mod tests {
     fn an_image_is_that_with_just_the_layers_or_one_above_them() {
         let manifest = |number: u8, layers: &[u8]| PulledManifest {
             digest: Some(Digest([number; 32])),
+            size: 0,
             repositories: Vec::new(),
             layers: layers.iter().map(|layer| Digest([*layer; 32])).collect(),
         };
         let committed = [manifest(1, &[7, 8, 9, 10]), manifest(2, &[7, 8, 9])];
         let layers = [7, 8].map(|layer| Digest([layer; 32]));
-        assert_eq!(on_layers(&committed, &layers), committed[1].digest);
+        assert_eq!(on_layers(&committed, &layers), Some(&committed[1]));
         let all = [&committed[..], &[manifest(3, &[7, 8])]].concat();
-        assert_eq!(on_layers(&all, &layers), all[2].digest);
+        assert_eq!(on_layers(&all, &layers), Some(&all[2]));
         let others = [manifest(4, &[6, 7, 8]), manifest(5, &[7])];
         assert_eq!(on_layers(&others, &layers), None);
     }
 
     #[test]
+    fn the_content_of_layers_is_what_their_manifest_says() {
+        let root = |number: u8| ContentRoot([number; 32]);
+        let said = [
+            root(1).to_string(),
+            "nothing".to_owned(),
+            root(3).to_string(),
+        ];
+        let layers = (1..).zip(said).map(|(number, said)| {
+            let mut layer = Descriptor::new("", Digest([number; 32]), 1);
+            layer.annotations.insert(CONTENT_ROOT.to_owned(), said);
+            layer
+        });
+        let config = Descriptor::new("", Digest([0; 32]), 1);
+        let subject = config.clone();
+        let manifest = Manifest::of_artifact("", config, layers.collect(), subject);
+        let of = |layers: &[u8]| {
+            let layers: Vec<_> = layers.iter().map(|layer| Digest([*layer; 32])).collect();
+            contents_of(&manifest, &layers)
+        };
+        assert_eq!(of(&[1, 2, 3]), [Some(root(1)), None, Some(root(3))]);
+        assert_eq!(of(&[1, 2]), [Some(root(1)), None]);
+        assert_eq!(of(&[3, 2, 1]), [None; 3]);
+    }
+
+    #[test]
     fn nobody_tells_nothing() {
         let whence = Whence::new(Path::new("/nonexistent"), false);
+        assert_eq!(
+            whence.manifest_of("default/1/x", &[Some(Digest([1; 32]))]),
+            None
+        );
         assert_eq!(whence.blobs_of("default/1/x", &Digest([1; 32])), None);
     }
 }
