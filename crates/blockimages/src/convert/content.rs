@@ -24,14 +24,14 @@ pub fn content_of(layer: &Descriptor) -> Option<ContentRoot> {
         // Its data is in another blob.
         return None;
     }
-    let root = said.parse();
-    root.inspect_err(|error| {
-        log::warn!(
-            "{CONTENT_ROOT} of the layer {} is ignored: {error}",
-            layer.digest
-        )
-    })
-    .ok()
+    match said.parse() {
+        Ok(root) => Some(root),
+        Err(error) => {
+            let layer = layer.digest;
+            log::warn!("{CONTENT_ROOT} of the layer {layer} is ignored: {error}");
+            None
+        }
+    }
 }
 
 /// Computes the root of a blob's content.

@@ -213,9 +213,10 @@ impl Layout {
                     }),
                 }
             });
-            added
-                .inspect_err(|error| log::warn!("the layer {layer} is made again: {error}"))
-                .ok()?;
+            if let Err(error) = added {
+                log::warn!("the layer {layer} is made again: {error}");
+                return None;
+            }
         }
         Some(record)
     }
