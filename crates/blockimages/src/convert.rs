@@ -5,6 +5,7 @@
 //! layer's blob depends on nothing but the layers up to it and the options, and is made once for all images
 //! that share them (docs/block-image-format.md).
 
+mod annotations;
 mod base;
 mod chain;
 mod content;
@@ -24,9 +25,10 @@ use blocks::Digest;
 use lsmt::{BlobOptions, Compression, Wrapper};
 use oci::LayerBlob;
 
+pub use annotations::CONTENT_ROOT;
 pub use base::BaseImage;
 pub use chain::chain_id;
-pub use content::{CONTENT_ROOT, content_of};
+pub use content::content_of;
 pub use disk::{ConvertedDisk, convert_disk, is_qcow2};
 pub use error::ConvertError;
 pub use filesystem::FileSystem;

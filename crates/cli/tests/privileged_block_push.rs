@@ -152,6 +152,12 @@ fn has_one_more(below: &str, image: &str, last: &str) {
     assert_eq!(config["config"], base_config["config"]);
 }
 
+/// Compares what an image that was made on one of three layers has of their content.
+fn has_roots(image: &Path, below: &str) {
+    let roots = roots_of(below);
+    assert_eq!((roots.len(), configured(image)), (3, roots));
+}
+
 #[test]
 fn privileged_block_what_was_committed_is_pushed_and_only_what_is_new_travels() {
     let lab = Lab::new();
@@ -193,8 +199,7 @@ fn privileged_block_what_was_committed_is_pushed_and_only_what_is_new_travels() 
 
     has_one_more(&base, &to("first"), layer["digest"].as_str().unwrap());
     let seen = create(&lab, "seen", &to("first"), "sealed");
-    let roots = roots_of(&to("first"));
-    assert_eq!((roots.len(), configured(&seen)), (3, roots));
+    has_roots(&seen, &to("first"));
     assert_eq!(mounted(&lab, &seen, &[], tree), changed);
 
     // A second commit on top of it, and both layers of the first image in one push elsewhere.

@@ -8,12 +8,9 @@ use lsmt::FileStorage;
 use oci::Descriptor;
 
 use super::ConvertError;
-use super::layout::TARGET_DIGEST;
+use super::annotations::{CONTENT_ROOT, TARGET_DIGEST};
 use crate::ContentRoot;
 use crate::error::file;
-
-/// The annotation of a layer with the root of its uncompressed content.
-pub const CONTENT_ROOT: &str = "org.yolofs.block.content";
 
 /// Returns the root of a layer's content, if its manifest says one. An image whose manifest says something else there is
 /// used as one without: it is nothing that a read needs.

@@ -12,7 +12,10 @@ use oci::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use rawio::{private, regular, trusted};
 use serde::{Deserialize, Serialize};
 
-use super::content::{CONTENT_ROOT, content_of_file};
+use super::annotations::{
+    BLOB_DIGEST, BLOB_FS_TYPE, BLOB_SIZE, CONTENT_ROOT, TARGET_DIGEST, TARGET_MEDIA_TYPE, VERSION,
+};
+use super::content::content_of_file;
 use super::{ConvertError, ConvertOptions, ConvertedLayer, DataPlace, FileSystem, TurboLayer};
 use crate::error::file;
 use crate::turbo::GZIP_INDEX;
@@ -29,15 +32,9 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// Where layers of registries are while they are converted.
 const INCOMING: &str = ".incoming";
 
-/// What overlaybd's snapshotter looks for at a layer.
-pub(super) const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
-pub(super) const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
-pub(super) const BLOB_FS_TYPE: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
-const VERSION: &str = "containerd.io/snapshot/overlaybd/version";
+/// The versions of overlaybd's layers.
 const VERSION_OF_DATA: &str = "0.1.0";
 const VERSION_OF_METADATA: &str = "0.1.0-turbo.ociv1";
-pub(super) const TARGET_DIGEST: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-digest";
-const TARGET_MEDIA_TYPE: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-media-type";
 
 /// Documents are small; an index of thousands of images has some hundred kilobytes.
 const DOCUMENT_MAX: u64 = 64 << 20;

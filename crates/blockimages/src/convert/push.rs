@@ -9,7 +9,8 @@ use oci::registry::{Repository, Target};
 use oci::{Descriptor, Manifest};
 
 use super::ConvertError;
-use super::layout::{TARGET_DIGEST, blob_path, read};
+use super::annotations::TARGET_DIGEST;
+use super::layout::{blob_path, read};
 use crate::error::file;
 
 /// The result of a push.

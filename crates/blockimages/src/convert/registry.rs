@@ -8,9 +8,9 @@ use blocks::Digest;
 use oci::registry::{Access, FoundManifest, RegistryConfig, Repository, Target};
 use oci::{CONFIG_MAX, Descriptor, ImageConfig, LayerBlob, Manifest, Platform, Reference};
 
+use super::annotations::{BLOB_DIGEST, BLOB_SIZE, TARGET_DIGEST};
 use super::base::BaseImage;
 use super::content::content_of;
-use super::layout::{BLOB_DIGEST, BLOB_SIZE, TARGET_DIGEST};
 use super::{ConvertError, SourceImage, StoredLayer};
 use crate::error::file;
 use crate::turbo::unpack;

@@ -16,8 +16,9 @@ use oci::registry::{Repository, Target};
 use oci::{Descriptor, ImageConfig, Manifest, OCI_CONFIG, OCI_MANIFEST};
 use serde_json::{Value, json};
 
+use super::annotations::{BLOB_DIGEST, BLOB_FS_TYPE, TARGET_DIGEST};
 use super::base::BaseImage;
-use super::layout::{BLOB_DIGEST, BLOB_FS_TYPE, Scratch, TARGET_DIGEST, block_layer};
+use super::layout::{Scratch, block_layer};
 use super::{ConvertError, data_of};
 use crate::ContentRoot;
 use crate::error::file;
