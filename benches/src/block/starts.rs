@@ -10,13 +10,14 @@ use anyhow::Context as _;
 use link_emulator::{Address, Link, Shape};
 
 use super::served::MountedImage;
-use super::subject::{Subject, TAG, lowers};
+use super::subject::{BOOTED, Subject, TAG, lowers};
 use super::trace::{Touched, touched};
 use crate::aims::Aim;
 use crate::boots::milliseconds;
 use crate::interrupt;
 use crate::micro::{Series, ratio};
 use crate::process::run_ok;
+use crate::programs::Programs;
 use crate::report::count;
 use crate::rounds::{Shuffle, median};
 
@@ -28,17 +29,34 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// How an image is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// With a plan, and all the rest in the background.
-    Planned,
+    /// With a boot image of the registry, and all the rest in the background.
+    Booted,
     /// With nothing but what is read, and all the rest in the background.
     Unplanned,
-    /// With a plan, and nothing else that nobody reads.
-    PlanOnly,
+    /// With a boot image, and nothing else that nobody reads.
+    BootImageOnly,
     /// What is read, and nothing else.
     Lazy,
+    /// With a plan alone, which is on the machine already, and all the rest in the background.
+    Planned,
+    /// With a plan alone, and nothing else that nobody reads.
+    PlanOnly,
 }
 
-const WAYS: [Way; 4] = [Way::Planned, Way::Unplanned, Way::PlanOnly, Way::Lazy];
+const WAYS: [Way; 6] = [
+    Way::Booted,
+    Way::Unplanned,
+    Way::BootImageOnly,
+    Way::Lazy,
+    Way::Planned,
+    Way::PlanOnly,
+];
+
+impl Way {
+    const fn has_boot_image(self) -> bool {
+        matches!(self, Self::Booted | Self::BootImageOnly)
+    }
+}
 
 /// One start from far away.
 struct Sample {
@@ -64,6 +82,7 @@ pub fn measure(subject: Subject, rounds: u32) -> anyhow::Result<(Vec<Series>, Ve
         machines: 0,
     };
     bench.record()?;
+    bench.push_boot_image()?;
     let touched = touched(&bench.trace, &bench.subject.image)?;
     let Touched {
         blocks,
@@ -90,17 +109,17 @@ pub fn measure(subject: Subject, rounds: u32) -> anyhow::Result<(Vec<Series>, Ve
     let mut aims = vec![
         Aim::at_most(
             1.15,
-            "start with a plan to the transfer of exactly what it reads",
+            "start with a boot image to the transfer of exactly what it reads",
             over_transfer,
         ),
         Aim::at_least(
             3.0,
-            "start without a plan to one with it",
+            "start without a boot image to one with it",
             ratio(&times[1], &times[0]),
         ),
         Aim::at_most(
             1.10,
-            "bytes over the line to what a start reads, with a plan",
+            "bytes over the line to what a start reads, with a boot image",
             wire(2),
         ),
         Aim::at_most(
@@ -117,6 +136,12 @@ pub fn measure(subject: Subject, rounds: u32) -> anyhow::Result<(Vec<Series>, Ve
     Ok((series, aims))
 }
 
+fn exported(programs: &Programs, image: &Path) -> Command {
+    let mut export = programs.yolofs();
+    export.args(["block", "export"]).arg(image);
+    export
+}
+
 impl Bench {
     /// Records what a start reads, of the layers on this machine.
     fn record(&self) -> anyhow::Result<()> {
@@ -127,10 +152,28 @@ impl Bench {
         mounted.end()
     }
 
+    /// Pushes what was recorded to a repository of its own: machines without it find nothing there.
+    fn push_boot_image(&self) -> anyhow::Result<()> {
+        let Subject {
+            programs,
+            registry,
+            image,
+            ..
+        } = &self.subject;
+        let mut keep = programs.bootimg();
+        keep.arg("from-trace").arg(image);
+        keep.arg("--overlaybd").arg(&self.trace);
+        run_ok(keep, DEADLINE)?;
+        let to = format!("{}/{BOOTED}:block", registry.address());
+        let mut push = programs.yolofs();
+        push.args(["block", "plan", "push"]).arg(image).arg(&to);
+        let pushed = run_ok(push, DEADLINE)?;
+        eprintln!("{}", pushed.output.trim_end());
+        Ok(())
+    }
+
     fn export(&self, image: &Path) -> Command {
-        let mut export = self.subject.programs.yolofs();
-        export.args(["block", "export"]).arg(image);
-        export
+        exported(&self.subject.programs, image)
     }
 
     /// Starts the program on a machine that has nothing, from the name of the image to the program's end.
@@ -145,18 +188,20 @@ impl Bench {
         let there = Address::Tcp(self.subject.registry.address());
         let here = link.carry(&anywhere, there)?;
         let image = home.join("image");
+        let programs = self.subject.programs.with_store(&home.join("store"));
+        let name = if way.has_boot_image() { BOOTED } else { TAG };
         let began = Instant::now();
-        let mut create = self.subject.programs.yolofs();
+        let mut create = programs.yolofs();
         create.args(["block", "create"]).arg(&image);
         create.args(["--kind", "sealed", "--lower"]);
-        create.arg(format!("docker://{here}/{TAG}:block"));
+        create.arg(format!("docker://{here}/{name}:block"));
         run_ok(create, DEADLINE)?;
-        let mut export = self.export(&image);
+        let mut export = exported(&programs, &image);
         export.arg("--cache").arg(home.join("cache"));
         if matches!(way, Way::Planned | Way::PlanOnly) {
             export.arg("--plan").arg(&self.trace);
         }
-        if matches!(way, Way::PlanOnly | Way::Lazy) {
+        if matches!(way, Way::BootImageOnly | Way::PlanOnly | Way::Lazy) {
             export.args(["--background", "plan"]);
         }
         let mounted = MountedImage::new(export, &home)?;

@@ -29,6 +29,9 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// The image of scripts/images/set.sh that is started.
 pub const TAG: &str = "python";
 
+/// The repository that has a boot image beside it.
+pub const BOOTED: &str = "python-booted";
+
 /// Everything that is made once.
 #[derive(Debug)]
 pub struct Subject {
@@ -55,13 +58,16 @@ impl Subject {
         let programs = Programs::new(&places.bin, home.path())?;
         let registry = Registry::start_anywhere(&home.path().join("registry"))?;
         let images = home.path().join("images");
-        let mut convert = programs.yolofs();
-        convert
-            .args(["block", "convert", &source(places)])
-            .arg(&images);
-        convert.args(["--name", TAG, "--push"]);
-        convert.arg(format!("{}/{TAG}:block", registry.address()));
-        run_ok(convert, DEADLINE).context("run scripts/images/set.sh if the image is missing")?;
+        for repository in [TAG, BOOTED] {
+            let mut convert = programs.yolofs();
+            convert
+                .args(["block", "convert", &source(places)])
+                .arg(&images);
+            convert.args(["--name", TAG, "--push"]);
+            convert.arg(format!("{}/{repository}:block", registry.address()));
+            let converted = run_ok(convert, DEADLINE);
+            converted.context("run scripts/images/set.sh if the image is missing")?;
+        }
         let mut unpacked = Vec::new();
         for (number, layer) in layers(places)?.iter().enumerate() {
             let dir = home.path().join("unpacked").join(number.to_string());

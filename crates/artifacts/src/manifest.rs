@@ -19,6 +19,8 @@ const LAYER: &str = "application/vnd.yolofs.bootimage.layer.v1";
 const DIFF_ID: &str = "org.yolofs.diff-id";
 const IMAGE_ID: &str = "org.yolofs.image-id";
 pub(crate) const RECORDED_AT: &str = "org.yolofs.recorded-at";
+/// Bytes of the data of a start, in the manifest of an artifact that has some.
+pub(crate) const DATA_BYTES: &str = "org.yolofs.start-data-bytes";
 
 /// Bytes of the description of a stack, as the store bounds it.
 const STACK_MAX: u64 = 256 << 10;
@@ -60,13 +62,14 @@ pub(crate) fn manifest(
     manifest
 }
 
-/// Returns the artifact with the latest recording; of equal ones the last.
+/// Returns the artifact with the latest recording; of equal ones one with data of the start, or the last.
 pub(crate) fn newest(artifacts: &[Descriptor]) -> Option<&Descriptor> {
-    let recorded_at = |artifact: &&Descriptor| {
+    let rank = |artifact: &&Descriptor| {
         let text = artifact.annotations.get(RECORDED_AT);
-        text.and_then(|text| text.parse::<i64>().ok())
+        let recorded_at = text.and_then(|text| text.parse::<i64>().ok());
+        (recorded_at, artifact.annotations.contains_key(DATA_BYTES))
     };
-    artifacts.iter().max_by_key(recorded_at)
+    artifacts.iter().max_by_key(rank)
 }
 
 /// Checks the manifest of an artifact that anybody may have written, and returns its boot images.

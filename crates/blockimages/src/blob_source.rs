@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lsmt::{Layer, ReadAt, SegmentBudget};
 
-use crate::{ImageError, LayerStart, Start};
+use crate::{ContentRoot, ImageError, LayerStart, Start};
 
 /// A layer that is not on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct RemoteLayer {
     pub digest: String,
     /// The blob's bytes.
     pub size: u64,
+    /// The hash of its uncompressed content, if the image's manifest names it.
+    pub content: Option<ContentRoot>,
 }
 
 /// Opens blobs that are not on this machine.

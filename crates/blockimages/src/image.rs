@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lsmt::{FileStorage, Layer, SegmentBudget, Stack};
+use blocks::Digest;
+use lsmt::{FileStorage, Layer, ReadAt, SegmentBudget, Stack};
 
 use crate::config::Place;
 use crate::disk_file;
@@ -98,6 +99,7 @@ fn started_layers(
                     number,
                     digest,
                     size,
+                    content: lower.content,
                 });
             }
         }
@@ -113,6 +115,71 @@ fn started_layers(
         }
     }
     Ok(layers.into_iter().flatten().map(Arc::new).collect())
+}
+
+/// The uncompressed content of a layer.
+#[derive(Clone)]
+pub struct OpenedContent {
+    /// The digest of its blob.
+    pub digest: Digest,
+    /// The content.
+    pub content: Arc<dyn ReadAt>,
+}
+
+impl std::fmt::Debug for OpenedContent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenedContent")
+            .field("digest", &self.digest)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens the uncompressed contents of an image's sealed layers that have a digest, and their data in their own blob; those
+/// that are not on this machine are left out if there is no `remote` source.
+///
+/// # Errors
+/// As [`open_image`].
+pub fn open_contents(
+    path: &Path,
+    remote: Option<&dyn BlobSource>,
+) -> Result<Vec<OpenedContent>, ImageError> {
+    let (config, path) = DeviceConfig::read(path)?;
+    let base = path.parent().unwrap_or(Path::new("."));
+    let mut contents = Vec::new();
+    for (number, lower) in (0..).zip(&config.lowers) {
+        let digest = lower.digest.parse::<Digest>().ok();
+        let Some(digest) = digest.filter(|_| !lower.is_turbo()) else {
+            continue;
+        };
+        let (blob, name): (Arc<dyn ReadAt>, _) = match (lower.place(base), remote) {
+            (Place::Local(path), _) => {
+                let opened = disk_file::open(&path).map_err(file("opening the layer", &path))?;
+                (
+                    Arc::new(FileStorage::new(opened)),
+                    path.display().to_string(),
+                )
+            }
+            (Place::Remote { digest, size }, Some(remote)) => {
+                let layer = RemoteLayer {
+                    number,
+                    digest,
+                    size,
+                    content: None,
+                };
+                let start = Start::default();
+                let blob = remote.blob(&config.repo_blob_url, &layer, start.of_layer(number))?;
+                (blob, layer.digest)
+            }
+            (Place::Remote { .. }, None) => continue,
+        };
+        let content = lsmt::open_content(blob).map_err(|source| ImageError::Layer {
+            number: number as usize + 1,
+            name,
+            source,
+        })?;
+        contents.push(OpenedContent { digest, content });
+    }
+    Ok(contents)
 }
 
 /// Opens a layer of this machine; `number` is its place, from the bottom.

@@ -3,8 +3,8 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::cache::{BlobCache, CachedBlob, Filler, PlanFetcher};
 use crate::origin::{OriginConfig, Registries, repository_of};
 use crate::reads::{self, Reading};
+use crate::start_data::{StartData, StartDataRef, StartedContent};
 use crate::{BlobSource, ImageError, LayerStart, Origin, RemoteLayer, Start};
 
 /// How often what is wrong is fetched again before a read fails.
@@ -44,7 +45,8 @@ pub struct CachedBlobs {
 /// What is fetched in the background for an image.
 #[derive(Debug, Default)]
 struct Work {
-    plan: Option<PlanFetcher>,
+    /// Of the data of the start, and of what else is planned.
+    plans: Vec<PlanFetcher>,
     fillers: Vec<Filler>,
 }
 
@@ -88,7 +90,7 @@ impl CachedBlobs {
     pub fn wait_for_plans(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
         let is_done = || {
             let work = self.work.lock();
-            let mut plans = work.iter().filter_map(|work| work.plan.as_ref());
+            let mut plans = work.iter().flat_map(|work| &work.plans);
             plans.all(PlanFetcher::is_done)
         };
         while !is_done() {
@@ -104,7 +106,7 @@ impl CachedBlobs {
     #[must_use]
     pub fn has_plans(&self) -> bool {
         let work = self.work.lock();
-        let mut plans = work.iter().filter_map(|work| work.plan.as_ref());
+        let mut plans = work.iter().flat_map(|work| &work.plans);
         plans.all(|plan| plan.is_done() && plan.is_complete())
     }
 
@@ -132,7 +134,14 @@ impl BlobSource for CachedBlobs {
         start: &Start,
         budget: &SegmentBudget,
     ) -> Result<Vec<Layer>, ImageError> {
-        let opened = self.open_together(blob_url, layers, start, budget)?;
+        let mut work = Work::default();
+        let data = self.start_data(blob_url, layers, start);
+        let data = data.map(|(data, fetcher)| {
+            work.plans.push(fetcher);
+            Arc::new(data)
+        });
+        let from = (start, data.as_ref());
+        let opened = self.open_together(blob_url, layers, from, budget)?;
         let planned = |blob: &OpenedBlob| {
             let (cached, stored) = (Arc::clone(&blob.cached), blob.planned.clone());
             let ranges = stored.into_iter();
@@ -145,9 +154,8 @@ impl BlobSource for CachedBlobs {
             digest: layers[0].digest.clone(),
             source,
         };
-        let mut work = Work::default();
         if self.background != Background::Nothing && !plan.is_empty() {
-            work.plan = Some(PlanFetcher::start(&plan));
+            work.plans.push(PlanFetcher::start(&plan));
         }
         if self.background == Background::Everything {
             for blob in &opened {
@@ -165,14 +173,14 @@ impl BlobSource for CachedBlobs {
         layer: &RemoteLayer,
         start: LayerStart<'_>,
     ) -> Result<Arc<dyn ReadAt>, ImageError> {
-        let cached = self.cached(blob_url, layer)?;
+        let cached = self.cached(blob_url, &layer.digest, layer.size)?;
         let mut work = Work::default();
         let plan = start.plan().into_iter();
         let end = |range: &Range<u64>| range.end.min(layer.size);
         let plan = plan.map(|(_, range)| (Arc::clone(&cached), range.start..end(&range)));
         let plan: Vec<_> = plan.filter(|(_, range)| !range.is_empty()).collect();
         if self.background != Background::Nothing && !plan.is_empty() {
-            work.plan = Some(PlanFetcher::start(&plan));
+            work.plans.push(PlanFetcher::start(&plan));
         }
         if self.background == Background::Everything {
             let filler = Filler::start(Arc::clone(&cached));
@@ -201,7 +209,7 @@ impl CachedBlobs {
         &self,
         blob_url: &str,
         layers: &[RemoteLayer],
-        start: &Start,
+        (start, data): (&Start, Option<&Arc<StartData>>),
         budget: &SegmentBudget,
     ) -> Result<Vec<OpenedBlob>, ImageError> {
         let next = AtomicUsize::new(0);
@@ -214,7 +222,8 @@ impl CachedBlobs {
                     Some(next.fetch_add(1, Relaxed)).filter(|at| *at < layers.len())
                 {
                     let layer = &layers[at];
-                    let blob = self.open_one(blob_url, layer, start.of_layer(layer.number), budget);
+                    let from = (start.of_layer(layer.number), data);
+                    let blob = self.open_one(blob_url, layer, from, budget);
                     opened.lock().push((at, blob));
                 }
             };
@@ -231,31 +240,67 @@ impl CachedBlobs {
     }
 
     /// Returns a blob that is fetched when it is read.
-    fn cached(&self, blob_url: &str, layer: &RemoteLayer) -> Result<Arc<CachedBlob>, ImageError> {
+    fn cached(
+        &self,
+        blob_url: &str,
+        digest: &str,
+        size: u64,
+    ) -> Result<Arc<CachedBlob>, ImageError> {
         let failed = |source: io::Error| ImageError::Origin {
-            digest: layer.digest.clone(),
+            digest: digest.to_owned(),
             source,
         };
-        let parsed = layer.digest.parse::<Digest>();
+        let parsed = digest.parse::<Digest>();
         let parsed = parsed.map_err(|error| failed(io::Error::other(error)))?;
-        if layer.size == 0 || layer.size > BLOB_MAX_BYTES {
+        if size == 0 || size > BLOB_MAX_BYTES {
             let why = "the configuration has no valid size for it";
             return Err(failed(io::Error::other(why)));
         }
         let reference = repository_of(blob_url);
         let reference = reference.map_err(|error| failed(io::Error::other(error)))?;
         let origin = (self.make_origin)(&reference, parsed).map_err(failed)?;
-        self.cache.blob(parsed, layer.size, origin)
+        self.cache.blob(parsed, size, origin)
+    }
+
+    /// Opens the data of the start, if there is any, and fetches it from now on. Without it a start takes longer.
+    fn start_data(
+        &self,
+        blob_url: &str,
+        layers: &[RemoteLayer],
+        start: &Start,
+    ) -> Option<(StartData, PlanFetcher)> {
+        let StartDataRef { digest, size } = start
+            .data
+            .filter(|_| self.background != Background::Nothing)?;
+        let open = || -> Result<_, Box<dyn std::error::Error>> {
+            let blob = self.cached(blob_url, &digest.to_string(), size)?;
+            // All of it is on its way when its tables are read.
+            let fetcher = PlanFetcher::start(&[(Arc::clone(&blob), 0..size)]);
+            Ok((StartData::open(blob, layers)?, fetcher))
+        };
+        let opened = open();
+        opened
+            .inspect_err(|error| log::warn!("the data of a start, {digest}, is not used: {error}"))
+            .ok()
     }
 
     fn open_one(
         &self,
         blob_url: &str,
         layer: &RemoteLayer,
-        start: LayerStart<'_>,
+        (start, data): (LayerStart<'_>, Option<&Arc<StartData>>),
         budget: &SegmentBudget,
     ) -> Result<OpenedBlob, ImageError> {
-        let cached = self.cached(blob_url, layer)?;
+        let cached = self.cached(blob_url, layer.digest.as_str(), layer.size)?;
+        if let Some(data) = data
+            && let Some(layer) = open_started(&cached, data, start, budget)
+        {
+            return Ok(OpenedBlob {
+                planned: Vec::new(),
+                layer,
+                cached,
+            });
+        }
         let opened = open_layer(&cached, start, budget).map_err(|error| ImageError::Origin {
             digest: layer.digest.clone(),
             source: error.into(),
@@ -271,17 +316,83 @@ impl CachedBlobs {
     }
 }
 
-/// Opens the layer in a blob; what cannot be opened is fetched again, in case that it is wrong.
+/// Opens the layer in a blob without its blob, by the data of the start; `None` if that is not possible.
+fn open_started(
+    blob: &Arc<CachedBlob>,
+    data: &Arc<StartData>,
+    start: LayerStart<'_>,
+    budget: &SegmentBudget,
+) -> Option<Layer> {
+    let pieces = data.of_layer(&blob.digest().to_string())?;
+    let rest = Arc::new(LaterContent {
+        blob: Arc::clone(blob),
+        size: pieces.len(),
+        opened: OnceLock::new(),
+    });
+    let content = StartedContent {
+        data: Arc::clone(data),
+        pieces,
+        rest,
+    };
+    let opened = Layer::open_within(start.watched(Arc::new(content)), budget);
+    let warn = |error: &LsmtError| {
+        let digest = blob.digest();
+        log::warn!("{digest} is opened without the data of its start: {error}");
+    };
+    opened.inspect_err(warn).ok()
+}
+
+/// The content of a blob that is opened when it is read first.
+struct LaterContent {
+    blob: Arc<CachedBlob>,
+    size: u64,
+    opened: OnceLock<Arc<dyn ReadAt>>,
+}
+
+impl LaterContent {
+    fn content(&self) -> io::Result<&Arc<dyn ReadAt>> {
+        if let Some(content) = self.opened.get() {
+            return Ok(content);
+        }
+        let open = || Ok(BlobContent::open(&self.blob)?.reader());
+        let content = opened(&self.blob, open)?;
+        if content.size()? != self.size {
+            let why = "its content has another length than the data of its start says";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(self.opened.get_or_init(|| content))
+    }
+}
+
+impl ReadAt for LaterContent {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.size)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.content()?.read_at(buffer, offset)
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
+        self.opened.get()?.expect(ranges)
+    }
+}
+
+/// Opens the layer in a blob.
 fn open_layer(
     blob: &Arc<CachedBlob>,
     start: LayerStart<'_>,
     budget: &SegmentBudget,
 ) -> lsmt::Result<(Layer, BlobContent)> {
-    let open = || {
+    opened(blob, || {
         let content = BlobContent::open(blob)?;
         let layer = Layer::open_within(start.watched(content.reader()), budget)?;
         Ok((layer, content))
-    };
+    })
+}
+
+/// Opens what a blob has; what cannot be opened is fetched again, in case that it is wrong.
+fn opened<T>(blob: &CachedBlob, open: impl Fn() -> lsmt::Result<T>) -> lsmt::Result<T> {
     let mut tries = 0;
     loop {
         match open() {

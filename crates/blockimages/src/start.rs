@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use ranges::Ending;
 
 use crate::plan::BLOCK_BYTES;
+use crate::start_data::StartDataRef;
 
 /// Blocks that are noted: 4 GiB, more than any start reads, and 24 MiB of memory.
 const BLOCKS_MAX: usize = 1 << 20;
@@ -110,6 +111,8 @@ impl StartRecorder {
 pub struct Start {
     /// What an earlier start read: it is fetched first, in this order within each layer.
     pub plan: Option<Trace>,
+    /// What the registry has of the blocks that it read: it is fetched before all else, and verified.
+    pub data: Option<StartDataRef>,
     /// The recorder of this start.
     pub recorder: Option<StartRecorder>,
     /// When the image began to be opened, if that was before; all of it has one deadline.

@@ -148,6 +148,7 @@ pub(crate) fn open_layer(
                 number,
                 digest,
                 size,
+                content: None,
             };
             remote.blob(blob_url, &layer, start)?
         }

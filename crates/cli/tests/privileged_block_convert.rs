@@ -6,18 +6,20 @@
 mod block_content;
 mod block_export;
 mod block_layers;
+mod block_node;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use block_content::{configured, roots_of};
-use block_export::{Process, arg, export, export_of, succeeds, yolofs};
-use block_layers::{Mounted, first_difference, lower, packed, seen, unpacked, upper};
+use block_export::{Process, arg, export, succeeds, yolofs};
+use block_layers::{Mounted, first_difference, lower, seen, unpacked, upper};
+use block_node::Node;
 use blocks::Digest;
 use oci::digest_of;
 use serde_json::json;
@@ -107,125 +109,6 @@ fn privileged_a_pushed_image_is_mounted_elsewhere_with_every_file_as_it_was() {
     assert!(expected.lines().count() > 1400);
     let device = fs::metadata(mounted.0.join("etc/device")).unwrap();
     assert_eq!(device.rdev(), nix::sys::stat::makedev(1, 3));
-}
-
-/// A machine: its directory has its store, its image, and its cache.
-struct Node {
-    dir: PathBuf,
-}
-
-impl Node {
-    /// Makes an image of one in a registry.
-    fn new(dir: PathBuf, reference: &str) -> Self {
-        fs::create_dir_all(dir.join("export")).unwrap();
-        fs::create_dir(dir.join("mounted")).unwrap();
-        let node = Self { dir };
-        let (image, lower) = (node.image(), format!("docker://{reference}"));
-        let create = [
-            "block", "create", &image, "--lower", &lower, "--kind", "sealed",
-        ];
-        succeeds(node.yolofs().args(create));
-        node
-    }
-
-    fn yolofs(&self) -> Command {
-        let mut command = yolofs();
-        command.env("YOLOFS_STORE", self.dir.join("store"));
-        command
-    }
-
-    fn image(&self) -> String {
-        arg(&self.dir.join("image")).to_owned()
-    }
-
-    fn plans(&self) -> serde_json::Value {
-        let ls = self
-            .yolofs()
-            .args(["block", "plan", "ls", "--json"])
-            .output();
-        serde_json::from_slice(&ls.unwrap().stdout).unwrap()
-    }
-
-    /// Mounts the image, and reads some files of it as a start would.
-    fn start(&self, flags: &[&str]) {
-        let [at, cache, mounted] = ["export", "cache", "mounted"].map(|name| self.dir.join(name));
-        let image = self.image();
-        let mut args = vec![image.as_str(), "--mount", arg(&at), "--erofs"];
-        args.extend([arg(&mounted), "--cache", arg(&cache)]);
-        args.extend(flags);
-        let mut server = export_of(self.yolofs(), &args);
-        // What an image brings is not for the users of this machine.
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let line = table.lines().find(|line| line.contains(arg(&mounted)));
-        assert!(line.unwrap().contains(" ro,nosuid,nodev"), "{line:?}");
-        for name in [
-            "etc/replaced",
-            "usr/many/name-that-takes-some-room-77",
-            "new/file",
-        ] {
-            assert!(!fs::read(mounted.join(name)).unwrap().is_empty());
-        }
-        let pid = nix::unistd::Pid::from_raw(server.0.id().cast_signed());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
-        assert!(server.0.wait().unwrap().code().is_some());
-        assert!(!mounted.join("etc").exists(), "it is mounted still");
-    }
-}
-
-#[test]
-fn privileged_a_start_that_was_recorded_needs_no_registry_once_it_was_prewarmed() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let layers = [lower(dir), packed(dir, "mkdir new; echo n > new/file")];
-    let source = LayoutDir(dir);
-    source.start();
-    source.index(&[named(source.image(&layers, &json!({})), "app")]);
-    let registry = Registry::start(Kind::Olareg);
-    let reference = format!("{}/some/app:block", registry.host());
-    let layout = format!("oci:{}:app", dir.display());
-    let here = dir.join("here");
-    let convert = [
-        "block",
-        "convert",
-        &layout,
-        arg(&here),
-        "--push",
-        &reference,
-    ];
-    succeeds(yolofs().args(convert));
-
-    let first = Node::new(dir.join("first"), &reference);
-    assert_eq!(first.plans(), json!([]));
-    first.start(&["--record", "--background", "plan"]);
-    let image = first.image();
-    let push = ["block", "plan", "push", &image, &reference];
-    succeeds(first.yolofs().args(push));
-
-    let second = Node::new(dir.join("second"), &reference);
-    let plans = second.plans();
-    assert_eq!(plans[0]["layers"].as_array().unwrap().len(), 2, "{plans}");
-    assert_eq!(plans[0]["bytes"], first.plans()[0]["bytes"]);
-    let (image, cache) = (second.image(), second.dir.join("cache"));
-    let prewarm = ["block", "prewarm", &image, "--cache", arg(&cache), "--json"];
-    let done = succeeds(second.yolofs().args(prewarm));
-    let done: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
-    let whole: u64 = fs::read_dir(here.join("blobs/sha256"))
-        .unwrap()
-        .map(|blob| blob.unwrap().metadata().unwrap().len())
-        .sum();
-    assert!(done["bytes"].as_u64().unwrap() < whole / 4, "{done}");
-    drop(registry);
-    second.start(&["--background", "plan"]);
-    // As overlaybd has it, and back.
-    let trace = dir.join("trace");
-    let exported = ["block", "plan", "export", &image, arg(&trace)];
-    succeeds(second.yolofs().args(exported));
-    let mut from_trace = Command::new(env!("CARGO_BIN_EXE_bootimg"));
-    from_trace.env("YOLOFS_STORE", dir.join("third"));
-    from_trace.args(["from-trace", &image, "--overlaybd", arg(&trace), "--json"]);
-    let kept = succeeds(&mut from_trace);
-    let kept: serde_json::Value = serde_json::from_slice(&kept.stdout).unwrap();
-    assert_eq!(kept["bytes"], plans[0]["bytes"]);
 }
 
 #[test]

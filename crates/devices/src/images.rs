@@ -152,19 +152,20 @@ impl Images {
                 Ok(OriginConfig { mirrors, ..config })
             })
         });
-        let plan = match &cache {
+        let (plan, data) = match &cache {
             Some(_) if spec.plan => {
                 if opening == Opening::First {
                     plans::take(store, path, spec);
                 }
-                plans::known(store, path)
+                (plans::known(store, path), plans::known_data(store, path))
             }
-            _ => None,
+            _ => (None, None),
         };
         // What an earlier process has seen of the start is lost, and half of it is no plan.
         let records = spec.record && opening == Opening::First && !plans::is_whole(&plan, path);
         let start = Start {
             plan,
+            data,
             recorder: records.then(StartRecorder::default),
             began: Some(began),
             ending,

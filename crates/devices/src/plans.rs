@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::ensure;
+use artifacts::plans::PulledPlan;
 use blockimages::plan::{PlanShelf, StartPlan};
+use blockimages::start_data::StartDataRef;
 use blockimages::{DeviceConfig, Trace, repository_of};
 use bootstore::store::{block_plans, make_block_plans};
 use node_api::image::{ImageSpec, KeptPlan};
@@ -34,6 +36,34 @@ pub fn known(store: &Path, image: &Path) -> Option<Trace> {
         log::warn!("cannot look for a plan of {}: {error:#}", image.display());
         None
     })
+}
+
+/// Returns the data of a start of an image that its registry has, as far as a store knows.
+#[must_use]
+pub fn known_data(store: &Path, image: &Path) -> Option<StartDataRef> {
+    let known = || {
+        let (config, _) = DeviceConfig::read(image)?;
+        anyhow::Ok(shelf(store).find_data(&config.digests(), &config.repo_blob_url)?)
+    };
+    known().unwrap_or_else(|error| {
+        let image = image.display();
+        log::warn!("cannot look for the data of a start of {image}: {error:#}");
+        None
+    })
+}
+
+/// Keeps a plan that a registry had, and where its data is.
+///
+/// # Errors
+/// If the store cannot be written.
+pub fn keep_pulled(store: &Path, pulled: &PulledPlan, blob_url: &str) -> anyhow::Result<()> {
+    make_block_plans(store)?;
+    let shelf = shelf(store);
+    shelf.keep_newer(&pulled.plan)?;
+    if let Some(data) = &pulled.data {
+        shelf.keep_data(&pulled.plan, data, blob_url)?;
+    }
+    Ok(())
 }
 
 /// Returns whether a plan is one of this image: others have only its lower layers. Whatever a start reads, it reads the
@@ -99,9 +129,8 @@ fn pull(store: &Path, image: &Path, spec: &ImageSpec) -> anyhow::Result<()> {
         reference.registry(),
         PATIENCE.as_secs()
     );
-    if let Some(plan) = pulled? {
-        make_block_plans(store)?;
-        shelf(store).keep_newer(&plan)?;
+    if let Some(pulled) = pulled? {
+        keep_pulled(store, &pulled, &config.repo_blob_url)?;
         log::info!(
             "took the plan of {} from its registry",
             reference.familiar()

@@ -73,7 +73,8 @@ impl CachedBlob {
         }
     }
 
-    pub(super) fn is_right(&self) -> io::Result<Option<bool>> {
+    /// Compares all of it with its digest; `None` if not all of it is there.
+    pub(crate) fn is_right(&self) -> io::Result<Option<bool>> {
         self.stored.is_right()
     }
 

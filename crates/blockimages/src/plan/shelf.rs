@@ -11,12 +11,16 @@ use super::{PLAN_BYTES_MAX, PlanError, PlanHead, StartPlan};
 use crate::ImageError;
 use crate::convert::write_file;
 use crate::error::file;
+use crate::start_data::StartDataRef;
+use crate::start_data::kept::{self, RECORD_BYTES};
 
 /// Plans that are kept; the oldest go.
 const PLANS_MAX: usize = 1000;
 /// Files that are looked at. Workers write to the directory, and may be broken into.
 const FILES_MAX: usize = 4 * PLANS_MAX;
 const EXTENSION: &str = "bplan";
+/// Of what is known of a plan's data.
+const DATA_EXTENSION: &str = "bdata";
 
 /// A directory of plans.
 #[derive(Clone, Debug)]
@@ -68,6 +72,42 @@ impl PlanShelf {
         }
     }
 
+    /// Notes that a repository has the data of a plan.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn keep_data(
+        &self,
+        plan: &StartPlan,
+        data: &StartDataRef,
+        blob_url: &str,
+    ) -> Result<(), ImageError> {
+        let path = self.path_of(plan).with_extension(DATA_EXTENSION);
+        write_file(&path, &kept::encode(data, blob_url))
+    }
+
+    /// Returns the data of a start of an image with these layers that its repository has: of plans with data, that of the
+    /// one that has most of the image's layers.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn find_data(
+        &self,
+        layers: &[Option<Digest>],
+        blob_url: &str,
+    ) -> Result<Option<StartDataRef>, ImageError> {
+        let own: Vec<_> = layers.iter().copied().flatten().collect();
+        let ranked = self.ranked(&own)?;
+        let mut known = ranked.iter().filter_map(|(path, _)| {
+            let record = beginning(
+                &path.with_extension(DATA_EXTENSION),
+                RECORD_BYTES as u64 + 1,
+            );
+            kept::decode(&record.ok()?, blob_url)
+        });
+        Ok(known.next())
+    }
+
     fn path_of(&self, plan: &StartPlan) -> PathBuf {
         let mut layers = plan.layers().to_vec();
         layers.sort_unstable();
@@ -83,22 +123,7 @@ impl PlanShelf {
     /// If the directory cannot be read. An unusable plan is skipped.
     pub fn find(&self, layers: &[Option<Digest>]) -> Result<Option<StartPlan>, ImageError> {
         let own: Vec<_> = layers.iter().copied().flatten().collect();
-        let shared = |head: &PlanHead| {
-            let known = head.layers.iter();
-            known.filter(|layer| own.contains(layer)).count()
-        };
-        let mut found = Vec::new();
-        for path in self.files()? {
-            match read_head(&path) {
-                Ok(head) if shared(&head) > 0 => found.push((path, head)),
-                Ok(_) => {}
-                Err(error) => log::warn!("{error}"),
-            }
-        }
-        found.sort_by_key(|(path, head)| {
-            let rank = (shared(head), head.recorded_at);
-            std::cmp::Reverse((rank, path.clone()))
-        });
+        let found = self.ranked(&own)?;
         let mut plan = StartPlan::default();
         // One at a time is in memory: each may have a million reads.
         for (path, head) in &found {
@@ -115,6 +140,27 @@ impl PlanShelf {
             }
         }
         Ok((!plan.is_empty()).then_some(plan))
+    }
+
+    /// Returns the plans that have one of these layers, those with most of them first, and of these the newest.
+    fn ranked(&self, own: &[Digest]) -> Result<Vec<(PathBuf, PlanHead)>, ImageError> {
+        let shared = |head: &PlanHead| {
+            let known = head.layers.iter();
+            known.filter(|layer| own.contains(layer)).count()
+        };
+        let mut found = Vec::new();
+        for path in self.files()? {
+            match read_head(&path) {
+                Ok(head) if shared(&head) > 0 => found.push((path, head)),
+                Ok(_) => {}
+                Err(error) => log::warn!("{error}"),
+            }
+        }
+        found.sort_by_key(|(path, head)| {
+            let rank = (shared(head), head.recorded_at);
+            std::cmp::Reverse((rank, path.clone()))
+        });
+        Ok(found)
     }
 
     /// Returns all plans.
@@ -172,6 +218,8 @@ impl PlanShelf {
             .collect();
         files.sort();
         for (_, path) in files.iter().take(excess) {
+            // Few have one.
+            let _none = fs::remove_file(path.with_extension(DATA_EXTENSION));
             // Something else may be there: others go the next time.
             if let Err(error) = fs::remove_file(path) {
                 log::warn!("cannot remove {}: {error}", path.display());
@@ -361,6 +409,18 @@ mod tests {
         shelf.keep_newer(&plan(&[1, 2], 12)).unwrap();
         assert_eq!(blocks(&[1, 2]), [12, 24]);
         shelf.keep(&plan(&[1, 2], 10)).unwrap();
+        // The data of a start is known with its plan, for the repository that has it.
+        let data = StartDataRef {
+            digest: Digest([5; 32]),
+            size: 7,
+        };
+        let kept = plan(&[1, 2], 10);
+        shelf.keep_data(&kept, &data, "here").unwrap();
+        let found = |layers: &[u8], url: &str| shelf.find_data(&digests(layers), url).unwrap();
+        assert_eq!(found(&[1, 2], "here"), Some(data));
+        assert_eq!(found(&[2], "here"), Some(data));
+        assert_eq!(found(&[1, 2], "there"), None);
+        assert_eq!(found(&[3], "here"), None);
         // A newer one of the same layers replaces the older, and damage is passed over.
         shelf.keep(&plan(&[1, 2], 11)).unwrap();
         assert_eq!(blocks(&[1, 2]), [11, 22]);

@@ -164,6 +164,11 @@ impl ImageArg {
     /// Prepares for reading the image, while this process may still ask a program for a login, and make a directory.
     fn prepare(&self) -> anyhow::Result<Prepared<'_>> {
         self.refuse_what_needs_a_cache()?;
+        self.prepare_beside_a_registry()
+    }
+
+    /// Does the same for a command that talks to a registry anyway.
+    fn prepare_beside_a_registry(&self) -> anyhow::Result<Prepared<'_>> {
         let cache = self.cache.as_deref();
         let cache = cache.filter(|_| is_image(self.path()));
         let mut registry = None;

@@ -28,14 +28,11 @@ pub(super) fn prewarm(image: &Prepared<'_>, store: &StoreSettings) -> BlockAcces
     access
 }
 
-/// `yolofs block plan push`: the image, and the plans of the store.
-pub(super) fn push_plan(image: &Path, store: &StoreSettings) -> BlockAccess {
-    let config = BlockAccess::to(image, false);
-    BlockAccess {
-        reads: [config.reads, vec![block_plans(&store.dir)]].concat(),
-        asks: Asks::Registry,
-        ..BlockAccess::default()
-    }
+/// `yolofs block plan push`: the image, its cache, and the plans of the store.
+pub(super) fn push_plan(image: &Prepared<'_>, store: &StoreSettings) -> BlockAccess {
+    let mut access = prewarm(image, store);
+    access.asks = Asks::Registry;
+    access
 }
 
 /// `yolofs block commit`, `restack`, `gc`: the image, its cache, and new layers beside it.

@@ -269,15 +269,20 @@ impl ExportArgs {
 }
 
 fn start(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Start> {
-    let plan = match &args.plan {
-        Some(path) => Some(manage::read_trace(path)?),
-        None if args.no_plan || args.image.cache.is_none() => None,
-        None => devices::plans::known(&store.dir, args.image.path()),
+    let (dir, image) = (&store.dir, args.image.path());
+    let (plan, data) = match &args.plan {
+        Some(path) => (Some(manage::read_trace(path)?), None),
+        None if args.no_plan || args.image.cache.is_none() => (None, None),
+        None => {
+            let plan = devices::plans::known(dir, image);
+            (plan, devices::plans::known_data(dir, image))
+        }
     };
     let records = args.record || args.record_trace.is_some();
     let recorder = records.then(StartRecorder::default);
     Ok(Start {
         plan,
+        data,
         recorder,
         ..Start::default()
     })

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use blockimages::convert::RegistryImage;
+use blockimages::convert::{RegistryImage, SourceImage as _};
 use blockimages::manage::{self, NewImage, Top, UpperKind};
 use blockimages::{Background, BlobSource, DeviceConfig};
 use blocks::Digest;
 use bootstore::store::StoreSettings;
 use clap::ValueEnum;
+use devices::plans::keep_pulled;
 use engine::ImageName;
 use host::size::Size;
 use mounting::confinement::{Asks, BlockAccess};
@@ -16,7 +17,6 @@ use oci::Reference;
 use oci::registry::RegistryConfig;
 use serde_json::{Value, json};
 
-use super::plan::keep_newer;
 use super::{ImageArg, access, show};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
@@ -169,7 +169,8 @@ fn take_plan(image: &RegistryImage, store: &StoreSettings) {
             image.repository(),
             &mut watch,
         )?;
-        pulled.map_or(Ok(()), |plan| keep_newer(store, &plan).map(drop))
+        let keep = |pulled| keep_pulled(&store.dir, &pulled, image.blob_url());
+        pulled.map_or(Ok(()), keep)
     };
     if let Err(error) = { take }() {
         log::warn!("there is no plan of its start: {error:#}");

@@ -1,11 +1,13 @@
 //! `yolofs block plan` and `yolofs block prewarm`: what starts of images read.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
+use artifacts::plans::Contents;
 use blockimages::plan::{PlanShelf, StartPlan};
-use blockimages::{Background, DeviceConfig, Start, manage};
+use blockimages::{Background, BlobSource, DeviceConfig, Start, manage, open_contents};
 use blocks::{DeviceAccess, Digest};
 use bootstore::store::StoreSettings;
 use clap::Subcommand;
@@ -17,7 +19,6 @@ use oci::registry::{Access, Repository};
 use serde_json::json;
 
 use super::{ImageArg, access, show};
-use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::FormatArg;
 
@@ -47,19 +48,23 @@ enum PlanCommand {
         #[command(flatten)]
         format: FormatArg,
     },
-    /// Put what is known of an image beside it into a registry, where `yolofs block create` finds it
-    Push {
-        /// overlaybd's config.v1.json, or the directory that has it
-        #[arg(value_name = "IMAGE")]
-        image: PathBuf,
-        /// The block image in a registry
-        #[arg(value_name = "REF")]
-        to: Reference,
-        #[command(flatten)]
-        registry: RegistryArgs,
-        #[command(flatten)]
-        format: FormatArg,
-    },
+    /// Put what is known of an image beside it into a registry, with the data that its start reads, where `yolofs block
+    /// create` finds it
+    Push(Box<PushArgs>),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct PushArgs {
+    #[command(flatten)]
+    image: ImageArg,
+    /// The block image in a registry
+    #[arg(value_name = "REF")]
+    to: Reference,
+    /// Push only what is read, and not the data: a start then takes longer, since it comes from the layers
+    #[arg(long)]
+    no_data: bool,
+    #[command(flatten)]
+    format: FormatArg,
 }
 
 pub(super) fn run(args: &PlanArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
@@ -78,25 +83,44 @@ pub(super) fn run(args: &PlanArgs, store: &StoreSettings) -> anyhow::Result<Outc
             let done = json!({"trace": file, "reads": reads});
             show(*format, &done, format!("{name}: {reads} reads\n"))
         }
-        PlanCommand::Push {
-            image,
-            to,
-            registry,
-            format,
-        } => {
-            // Whoever knows a login is asked before.
-            let config = registry.config(to)?;
-            access::push_plan(image, store).confine()?;
-            let plan = found(store, image, &digests_of(image)?)?;
-            let repository = Repository::open(to, Access::Push, &config)?;
-            let mut watch = |_| std::ops::ControlFlow::Continue(());
-            let pushed = artifacts::plans::push(&plan, to, &repository, &mut watch);
-            let pushed =
-                pushed.with_context(|| format!("pushing the plan of {}", to.familiar()))?;
-            let said = format!("{}: plan {}\n", to.familiar(), pushed.artifact);
-            show(*format, &json!(pushed), said)
-        }
+        PlanCommand::Push(args) => push(args, store),
     }
+}
+
+fn push(args: &PushArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
+    let PushArgs { image, to, .. } = args;
+    // Whoever knows a login is asked before.
+    let config = image.registry.config(to)?;
+    let prepared = image.prepare_beside_a_registry()?;
+    access::push_plan(&prepared, store).confine()?;
+    let path = image.path();
+    let plan = found(store, path, &digests_of(path)?)?;
+    let repository = Repository::open(to, Access::Push, &config)?;
+    let blobs = prepared.blobs(Background::Nothing)?;
+    let remote = blobs.as_ref().map(|(_, blobs)| blobs as &dyn BlobSource);
+    let contents = match args.no_data {
+        true => None,
+        false => Some(open_contents(path, remote).context("opening the layers")?),
+    };
+    let content = contents.as_ref().map(|contents| {
+        |digest| {
+            let mut known = contents.iter();
+            let found = known.find(|layer| layer.digest == digest);
+            found.map(|layer| Arc::clone(&layer.content))
+        }
+    });
+    let content = content.as_ref().map(|content| content as &Contents<'_>);
+    let mut watch = |_| std::ops::ControlFlow::Continue(());
+    let pushed = artifacts::plans::push(&plan, content, to, &repository, &mut watch);
+    let pushed = pushed.with_context(|| format!("pushing the plan of {}", to.familiar()))?;
+    let data = match pushed.data_bytes {
+        Some(bytes) => format!(", with {} of data", Size(bytes)),
+        None if args.no_data => String::new(),
+        None => ", without data: no layer is here, or in a cache (--cache), and has its content in the image's manifest"
+            .to_owned(),
+    };
+    let said = format!("{}: plan {}{data}\n", to.familiar(), pushed.artifact);
+    show(args.format, &json!(pushed), said)
 }
 
 fn list(store: &StoreSettings, format: FormatArg) -> anyhow::Result<Outcome> {
@@ -157,12 +181,6 @@ fn keep_plan(store: &StoreSettings, plan: &StartPlan) -> anyhow::Result<PathBuf>
     Ok(shelf(store).keep(plan)?)
 }
 
-/// Keeps a plan that comes from elsewhere.
-pub(super) fn keep_newer(store: &StoreSettings, plan: &StartPlan) -> anyhow::Result<PathBuf> {
-    store.make_block_plans()?;
-    Ok(shelf(store).keep_newer(plan)?)
-}
-
 /// Fetch what starts of an image read into a cache, for an export that comes later
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PrewarmArgs {
@@ -185,6 +203,7 @@ pub(super) fn prewarm(args: &PrewarmArgs, store: &StoreSettings) -> anyhow::Resu
     let plan = found(store, image, &digests)?.trace_of(&digests);
     let start = Start {
         plan: Some(plan),
+        data: devices::plans::known_data(&store.dir, image),
         ..Start::default()
     };
     let opened = prepared.open(DeviceAccess::ReadOnly, Background::Plan, &start)?;
