@@ -20,9 +20,9 @@ use thiserror::Error;
 pub(crate) use content::StartedContent;
 pub use make::{LayerContent, make};
 
+use crate::ContentRoot;
 use crate::cache::CachedBlob;
 use crate::plan::BLOCK_BYTES;
-use crate::{ContentRoot, RemoteLayer};
 use format::Tables;
 use frames::{Frame, Frames};
 use proof::{Verifier, prove};
@@ -149,21 +149,17 @@ impl Proven {
 }
 
 impl StartData {
-    /// Opens the data of a start of an image with these layers. Those are left out whose content the image's manifest does
-    /// not name, or names otherwise.
+    /// Opens the data of a start of an image. Layers are left out whose content the image's manifest does not name, or names
+    /// otherwise.
     ///
     /// # Errors
-    /// If it cannot be read, breaks a rule, or is of none of these layers.
+    /// If it cannot be read, breaks a rule, or is of no layer of the image.
     pub(crate) fn open(
         blob: Arc<CachedBlob>,
-        image: &[RemoteLayer],
+        trusted: &Trusted<'_>,
     ) -> Result<Self, StartDataError> {
         let tables = Tables::read(&*blob)?;
-        let proven = Proven::of(&tables, &|digest| {
-            let digest = digest.to_string();
-            let known = image.iter().find(|layer| layer.digest == digest);
-            known.and_then(|layer| layer.content)
-        })?;
+        let proven = Proven::of(&tables, trusted)?;
         if proven.layers.is_empty() {
             return Err(StartDataError::Rule("it is of no layer of the image"));
         }
