@@ -181,6 +181,55 @@ fn privileged_the_first_start_on_a_block_image_is_recorded_and_the_second_planne
     is_removed(&lab, &node, &image);
 }
 
+/// Pushes what was recorded with its data, and returns how many bytes these are.
+fn push_boot_image(lab: &Lab, source: &Source) -> u64 {
+    let image = lab.path("converted/small");
+    let push = ["block", "plan", "push", "--json", image.to_str().unwrap()];
+    let out = lab.yolofs().args(push).arg(source.image()).output();
+    let out = out.unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let done: Value = serde_json::from_slice(&out.stdout).unwrap();
+    done["data_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn privileged_a_container_starts_by_the_boot_image_of_the_registry() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let node = Node::start_today(&lab, &RECORDED);
+    let source = Source::new(&lab);
+    let image = source.image();
+    pull(&node, &image);
+    let said = run(&lab, &node, &image, "recorded", STARTS);
+    let (state, why) = outcome(&node, "recorded");
+    assert_eq!(state, "recorded", "{why}");
+    is_removed(&lab, &node, &image);
+    let data = push_boot_image(&lab, &source);
+    // As on a machine that has never seen it.
+    clear_cache(&node);
+    for plan in std::fs::read_dir(lab.path("store/block-plans")).unwrap() {
+        std::fs::remove_file(plan.unwrap().path()).unwrap();
+    }
+    pull(&node, &image);
+    let shell = ["/bin/sh", "-c", STARTS];
+    let create = ["containers", "create", "--snapshotter", "yolofs"];
+    node.ctr(&[&create[..], &[&image, "booted"], &shell].concat());
+    until("the boot image to come", || plan_of(&lab) == "fetched");
+    let count = |what: &str| served(&lab)[what].as_u64().unwrap();
+    let (requests, bytes) = (count("fetches"), count("fetched_bytes"));
+    // Nothing of the layers.
+    assert_eq!(bytes, data);
+    let out = lab.path("booted.said");
+    let uri = format!("file://{}", out.display());
+    node.ctr(&["tasks", "start", "--log-uri", &uri, "booted"]);
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), said);
+    let more = (count("fetches") - requests, count("fetched_bytes") - bytes);
+    println!("{data} bytes of data; requests and bytes of the start beside it: {more:?}");
+    assert!(more.1 * 50 <= data, "{more:?} beside {data}");
+    node.ctr(&["containers", "rm", "booted"]);
+    is_removed(&lab, &node, &image);
+}
+
 #[test]
 fn privileged_a_recording_on_a_block_image_outlives_node_and_snapshotter() {
     let lab = Lab::new();
