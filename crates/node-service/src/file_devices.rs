@@ -116,6 +116,15 @@ impl Owner {
         }
         let id = RunDir::id_of(&spec.at);
         if spec.loop_device {
+            // Freed while it is mounted, it would be gone for whoever mounts it next.
+            if let Some(device) = FileDevice::found(&spec.file()).ok().flatten()
+                && device.is_in_use().unwrap_or(false)
+            {
+                let device = device.path().display();
+                return Err(NodeError::Conflict(format!(
+                    "{device} is in use: end what has it mounted first"
+                )));
+            }
             let detached = FileDevice::detach(&spec.file(), &loop_name(spec));
             detached.with_context(|| format!("detaching {}", spec.name))?;
         }
