@@ -80,7 +80,15 @@ const LADDER: &[Rung] = &[
     rung(
         "blockimages",
         &[
-            "blocks", "erofs", "ext4", "lsmt", "oci", "ranges", "rawio", "testkit",
+            "blocks",
+            "erofs",
+            "ext4",
+            "link-emulator",
+            "lsmt",
+            "oci",
+            "ranges",
+            "rawio",
+            "testkit",
         ],
     ),
     // L3: the runtime of a host: each imports only from above its line.

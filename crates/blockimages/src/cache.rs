@@ -93,7 +93,7 @@ pub struct CacheCounts {
     pub retried: u64,
     /// How often a server fell silent.
     pub stalls: u64,
-    /// How often background fetches were paused because the directory could not be written.
+    /// How often background fetches were paused, or plans ended, because the directory could not be written.
     pub pauses: u64,
 }
 
@@ -124,6 +124,8 @@ pub struct BlobCache {
     fails: AtomicBool,
     /// What fetches into it in the background, until it cannot be written.
     fills: Mutex<Vec<Weak<Feed>>>,
+    /// Plans that are fetched, and how many chunks could not be written before each.
+    plans: Mutex<Vec<(Weak<Feed>, u64)>>,
     /// A blob was opened, or could not be.
     opened: Condvar,
     /// By the servers that they ask.
@@ -184,6 +186,7 @@ impl BlobCache {
             blobs: AtomicU64::new(0),
             fails: AtomicBool::new(false),
             fills: Mutex::default(),
+            plans: Mutex::default(),
             opened: Condvar::new(),
             fetchers: Mutex::default(),
             _lock: lock,

@@ -7,9 +7,11 @@ mod bound;
 mod check;
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rawio::loop_device::LoopDevice;
 
@@ -176,6 +178,20 @@ impl FileDevice {
             path: device.path().to_owned(),
         });
         Ok(found)
+    }
+
+    /// Returns whether it is mounted, in whatever mount namespace, or somebody else has it for himself.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn is_in_use(&self) -> Result<bool, ImageError> {
+        let mut alone = File::options();
+        let alone = alone.read(true).custom_flags(OFlag::O_EXCL.bits());
+        match alone.open(&self.path) {
+            Ok(_) => Ok(false),
+            Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) => Ok(true),
+            Err(error) => Err(file("opening", &self.path)(error)),
+        }
     }
 
     /// Frees those with a name, of a file that may be gone: as soon as nobody has them open or mounted any more.

@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 use blockimages::{
     Background, BlobCache, CacheConfig, CachedBlobs, Filler, ImageError, PlanFetcher, open_image,
@@ -269,6 +270,38 @@ fn the_background_fetches_the_plan_first_and_then_all() {
     assert_eq!(bytes, 20 * 4096, "each byte once");
     lab.check(&blob, 0..20 * 4096);
     assert_eq!(lab.asked(), []);
+}
+
+/// What a cache cannot keep is kept in memory, which drops what came first when more comes: a plan that brought more would
+/// have its own beginning fetched twice.
+#[test]
+fn no_more_of_a_plan_is_fetched_for_a_full_cache_than_there_is_memory_for() {
+    const SIZE: u64 = 40 << 20;
+    let mut lab = Lab::new(SIZE as usize);
+    lab.config.limit_bytes = 0;
+    let cache = lab.cache();
+    let blob = lab.open(&cache, honest());
+    let plan = PlanFetcher::start(&[(Arc::clone(&blob), 0..SIZE)]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !plan.is_done() {
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::yield_now();
+    }
+    assert!(!plan.is_complete(), "it is not all there");
+    // What was on its way comes.
+    drop(plan);
+    lab.check(&blob, SIZE - 4096..SIZE);
+    let counts = cache.counts();
+    assert!(counts.fetched_bytes <= 16 << 20, "{counts:?}");
+    assert_eq!(counts.pauses, 1, "{counts:?}");
+    // All that came is still there for who reads it, and only the rest is requested.
+    let fetched = counts.fetched_bytes - 4096;
+    assert!(fetched >= 12 << 20, "{counts:?}");
+    lab.asked();
+    lab.check(&blob, 0..12 << 20);
+    assert_eq!(lab.asked(), []);
+    lab.check(&blob, 30 << 20..31 << 20);
+    assert!(!lab.asked().is_empty());
 }
 
 #[test]

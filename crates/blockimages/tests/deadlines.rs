@@ -8,6 +8,7 @@
 mod cache_lab;
 
 use std::fs;
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -17,14 +18,17 @@ use std::time::{Duration, Instant};
 use blockimages::manage::{self, NewImage, Top, UpperKind};
 use blockimages::{
     Background, BlobCache, CacheConfig, CachedBlobs, DeviceConfig, DeviceFile, ImageError,
-    LayeredDevice, Origin, Start, open_image, open_image_from,
+    LayeredDevice, Origin, OriginConfig, Start, open_image, open_image_from,
 };
 use blocks::{
     BlockDevice as _, BlockSource as _, DeviceErrorKind, Digest, Durability, SourceErrorKind,
     prompt,
 };
+use link_emulator::{Link, Shape};
 use lsmt::{BlobOptions, Compression, ZFileOptions};
+use oci::registry::{RegistryConfig, Transport};
 use ranges::testing::MemoryPlace;
+use testkit::range_server::{RangeServer, Treatment};
 
 use cache_lab::{CHUNK, write_config};
 
@@ -237,4 +241,115 @@ fn a_thread_that_may_not_wait_reads_what_is_here() {
     registry.fall_silent();
     let here = prompt::now(|| file.read_at(&key, 8 * CHUNK, &mut page));
     assert_eq!(here.unwrap(), page.len());
+}
+
+/// Opens a device of the layer, which a registry at an address has. Nothing is fetched before it is read.
+fn open_at(
+    dir: &Path,
+    patience: Duration,
+    blob: &[u8],
+    registry: &str,
+) -> Result<LayeredDevice, ImageError> {
+    let text = format!(
+        r#"{{"repoBlobUrl":"http://{registry}/v2/an/image/blobs",
+            "lowers":[{{"digest":"{}","size":{}}}]}}"#,
+        oci::digest_of(blob),
+        blob.len()
+    );
+    fs::write(dir.join("config.v1.json"), text).unwrap();
+    let limits = CacheConfig {
+        read_deadline: patience,
+        ..CacheConfig::default()
+    };
+    let cache = BlobCache::open(&dir.join("cache"), limits).unwrap();
+    let config = |_: &oci::Reference| {
+        Ok(OriginConfig {
+            registry: RegistryConfig {
+                transport: Transport::Plain,
+                ..RegistryConfig::default()
+            },
+            logins: None,
+            mirrors: Vec::new(),
+        })
+    };
+    let blobs = CachedBlobs::of_registries(cache, Background::Nothing, config);
+    open_image_from(dir, Some(&blobs), &Start::default())
+}
+
+/// Its machine answers, and says that nobody is there: who reads or opens waits whether somebody comes, for one deadline.
+#[test]
+fn a_registry_that_refuses_connections_is_waited_for_one_deadline() {
+    let blob = layer();
+    let patience = Duration::from_millis(1500);
+    // Whoever waits longer has not ended by the deadline of this test.
+    let in_time = |waits: &mut dyn FnMut()| {
+        let began = Instant::now();
+        waits();
+        let took = began.elapsed();
+        assert!(took >= patience, "it gave up after {took:?}");
+        assert!(took < Duration::from_secs(30), "it waited for {took:?}");
+    };
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let gone = Arc::clone(&is_gone);
+    let registry = RangeServer::start(blob.to_vec(), move |_| match gone.load(SeqCst) {
+        true => Treatment::Cut(0),
+        false => Treatment::Right,
+    });
+    let address = registry.address.to_string();
+    // Who was awaited, and what became of it.
+    let late = format!("did not come from {address} in time: {address}: no response");
+    let is_late = |why: &dyn std::error::Error| {
+        let said = format!("{:?}", why.source().unwrap());
+        assert!(said.contains(&late), "{said}");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let device = open_at(dir.path(), patience, &blob, &address).unwrap();
+    let read = |block: u64| device.read_at(block * CHUNK, &mut [0; CHUNK as usize]);
+    read(8).unwrap();
+    // Its port is free now, and connections that were made are closed.
+    is_gone.store(true, SeqCst);
+    drop(registry);
+    TcpStream::connect(&address).unwrap_err();
+    in_time(&mut || {
+        let late = read(20).unwrap_err();
+        assert_eq!(late.kind(), DeviceErrorKind::TimedOut);
+        is_late(&late);
+    });
+    read(8).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    in_time(&mut || is_late(&open_at(dir.path(), patience, &blob, &address).unwrap_err()));
+}
+
+/// Each answer comes later than servers are silent that are given up for others, and all of them together within the deadline.
+#[test]
+fn a_registry_at_the_end_of_a_slow_line_is_waited_for() {
+    let blob = layer();
+    let registry = RangeServer::start(blob.to_vec(), |_| Treatment::Right);
+    let mut line = Link::new(Shape::new(Duration::from_millis(800), 2));
+    let any = "127.0.0.1:0".parse().unwrap();
+    let server = registry.address.to_string().parse().unwrap();
+    let address = line.carry(&any, server).unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let device = open_at(dir.path(), Duration::from_secs(60), &blob, &address).unwrap();
+    let opening = registry.asked().len();
+    // 240 KiB, which take a second of the line.
+    let mut read = vec![0; 60 * CHUNK as usize];
+    device.read_at(4 * CHUNK, &mut read).unwrap();
+    let asked = registry.asked().split_off(opening);
+    let bytes: u64 = asked
+        .iter()
+        .map(|asked| asked.range.end - asked.range.start)
+        .sum();
+    // Once, and what was late perhaps on another connection.
+    assert!(bytes <= 2 * blob.len() as u64, "{asked:?}");
+    let again = open(
+        tempfile::tempdir().unwrap().path(),
+        Duration::from_secs(60),
+        &blob,
+        &Registry::default(),
+        &Start::default(),
+    );
+    let mut expected = vec![0; read.len()];
+    again.unwrap().read_at(4 * CHUNK, &mut expected).unwrap();
+    assert!(read == expected, "it differs");
 }

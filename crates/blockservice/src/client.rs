@@ -73,6 +73,9 @@ pub struct Patience {
     pub give_up: Duration,
     /// The time between two requests that check whether a silent service is back.
     pub probe: Duration,
+    /// How long a service is not asked that sent too many wrong chunks, where there is another source; twice as long each time,
+    /// up to 64 times.
+    pub doubt: Duration,
     /// How long a service may be silent before its connection is closed.
     pub silent: Duration,
     /// The delay before a lost connection is made again, at first and at most.
@@ -88,6 +91,7 @@ impl Default for Patience {
             hedge: Duration::from_millis(50),
             give_up: Duration::from_millis(500),
             probe: Duration::from_millis(250),
+            doubt: Duration::from_secs(1),
             silent: Duration::from_secs(5),
             again: (Duration::from_millis(50), Duration::from_secs(5)),
             transfer: Duration::from_secs(10),

@@ -128,6 +128,43 @@ fn assert_changed(root: &Path) {
     assert!(fs::read(root.join("srv/noise")).unwrap() == noise(7, NOISE));
 }
 
+/// As `nerdctl commit` and `docker commit` have it made: a layer that could be pushed, of a container that runs, too.
+#[track_caller]
+fn has_a_usual_layer(lab: &Lab, node: &Node<'_>, id: &str) {
+    let diff = lab.path("diff.tar");
+    let command = node.command(&["snapshots", "diff", id]);
+    ok(Command::new("sh").args(["-ec", &format!("{command} >{}", diff.display())]));
+    let listed = ok(Command::new("tar").args(["-tzf", diff.to_str().unwrap()]));
+    for name in ["srv/new", "srv/.wh.greeting", "etc/config"] {
+        assert!(listed.lines().any(|line| line == name), "{name}: {listed}");
+    }
+    assert!(!listed.contains("noise"), "{listed}");
+    let (diff, name) = (diff.to_str().unwrap(), "etc/config");
+    let config = ok(Command::new("tar").args(["-xzOf", diff, name]));
+    assert_eq!(config, "changed\n", "what was written last is in it");
+}
+
+/// A snapshot that is committed is nobody's to write to any more: who has it mounted is not told. So that is refused, and the
+/// container goes on, on the device that it has.
+#[track_caller]
+fn is_not_committed_while_it_runs(lab: &Lab, node: &Node<'_>, id: &str) {
+    let devices = || {
+        let flags = ["-nlO", "NAME,AUTOCLEAR,BACK-FILE"];
+        let all = ok(Command::new("losetup").args(flags));
+        let root = node.root().display().to_string();
+        let ours = all.lines().filter(|line| line.contains(&root));
+        let words = ours.map(|line| line.split_whitespace().map(str::to_owned));
+        words.map(Iterator::collect).collect::<Vec<Vec<_>>>()
+    };
+    let before = (own_devices(lab), devices());
+    let refused = node.try_ctr(&["snapshots", "commit", "committed", id]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "it was committed");
+    assert!(said.contains("end the container"), "{said}");
+    assert!(said.contains("nerdctl commit"), "{said}");
+    assert_eq!((own_devices(lab), devices()), before);
+}
+
 /// Commits what a container has written, and has others have it: in an overlay, and on a device of their own.
 fn commit_and_go_on(lab: &Lab, node: &Node<'_>, id: &str) {
     node.ctr(&["snapshots", "commit", "committed", id]);
@@ -230,23 +267,13 @@ fn privileged_a_container_writes_to_a_device_of_its_own_whoever_dies() {
         assert!(found == noise(round + 1, 1 << 20), "file {round} differs");
         fs::remove_file(root.join(format!("srv/{round}"))).unwrap();
     }
-    // While it runs, it is not committed, and goes on.
-    let refused = node.try_ctr(&["snapshots", "commit", "committed", "device-1"]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("end the container"), "{said}");
+    is_not_committed_while_it_runs(&lab, &node, "device-1");
+    has_a_usual_layer(&lab, &node, "device-1");
     write(6);
     fs::remove_file(root.join("srv/6")).unwrap();
     assert_eq!(own_devices(&lab), [name]);
     node.ctr(&["tasks", "rm", "-f", "device-1"]);
-    // A layer that could be pushed, as `nerdctl commit` has it made.
-    let diff = lab.path("diff.tar");
-    let command = node.command(&["snapshots", "diff", "device-1"]);
-    ok(Command::new("sh").args(["-ec", &format!("{command} >{}", diff.display())]));
-    let listed = ok(Command::new("tar").args(["-tzf", diff.to_str().unwrap()]));
-    for name in ["srv/new", "srv/.wh.greeting", "etc/config"] {
-        assert!(listed.lines().any(|line| line == name), "{name}: {listed}");
-    }
-    assert!(!listed.contains("noise"), "{listed}");
+    has_a_usual_layer(&lab, &node, "device-1");
     commit_and_go_on(&lab, &node, "device-1");
     is_gone(&lab, &node, &image, "device-1");
 }
@@ -334,7 +361,16 @@ fn privileged_a_container_is_given_the_block_device_itself() {
     kill_worker(&lab, &name);
     service.kill_node();
     assert_eq!(container.read("etc/config"), b"changed\n");
+    is_not_committed_while_it_runs(&lab, &node, "device-4");
+    container.write("srv/more", b"more\n");
+    container.sync();
+    fs::remove_file(container.root.join("srv/more")).unwrap();
+    // containerd would mount the device to be read only, which the kernel does of none that is written to.
+    let diff = node.try_ctr(&["snapshots", "diff", "device-4"]);
+    let said = String::from_utf8_lossy(&diff.stderr).into_owned();
+    assert!(said.contains("device or resource busy"), "{said}");
     container.end();
+    has_a_usual_layer(&lab, &node, "device-4");
     commit_and_go_on(&lab, &node, "device-4");
     is_gone(&lab, &node, &image, "device-4");
 }

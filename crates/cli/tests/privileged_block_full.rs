@@ -19,7 +19,7 @@ use std::thread;
 
 use testkit::range_server::Treatment;
 
-use block_attached::kill_worker;
+use block_attached::{attach, device, kill_worker, metric};
 use block_containers::{Source, devices, is_removed, pull};
 use block_export::{Process, arg};
 use block_registry::disk_elsewhere;
@@ -108,6 +108,24 @@ fn privileged_block_a_full_cache_is_not_filled_in_vain() {
     };
     until("it to go on", || data() >= BLOB);
     assert_eq!(pauses(), 1, "{said:?}");
+}
+
+/// The same in the node: whoever watches it is told.
+#[test]
+fn privileged_block_pauses_of_a_full_cache_are_counted_by_the_node() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let content = noise(21, usize::try_from(16 * MIB).unwrap());
+    let (_registry, image) = disk_elsewhere(&lab, content, |_| Treatment::Right);
+    let cache = lab.make_dir("cache");
+    let _small = Small::mount(&cache, "4m");
+    attach(&lab, &image, "disk", &["--cache", arg(&cache)]);
+    until("it to be paused", || {
+        device(&lab, "disk")["served"]["pauses"].as_u64() >= Some(1)
+    });
+    let line = "yolofs_device_pauses_total{device=\"disk\"}";
+    assert!(metric(&lab, line) >= Some(1));
+    ok(lab.yolofs().args(["block", "detach", "disk"]));
 }
 
 /// What a container writes to its device finds no room on the node's disk: it gets errors, loses nothing that was synced,

@@ -9,9 +9,8 @@ mod block_export;
 mod block_guest;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -22,22 +21,11 @@ use serde_json::json;
 use testkit::layouts::{LayoutDir, named};
 use testkit::registries::{Kind, Registry};
 
-use block_attached::{attach, device, kill_worker, until_served, writable};
+use block_attached::{attach, device, kill_worker, metric, until_served, writable};
 use block_client::Writer;
 use block_guest::{assert_copied, guest_with_disk, outlives};
 use lab::service::{Service, signal_to};
 use lab::{Lab, fails, noise, ok, until};
-
-/// Returns a line of the node's metrics, by what it begins with.
-fn metric(lab: &Lab, begins: &str) -> Option<u64> {
-    let mut node = UnixStream::connect(lab.run_dir().join("node.sock")).unwrap();
-    node.write_all(b"GET /metrics HTTP/1.1\r\nhost: node\r\n\r\n")
-        .unwrap();
-    let mut page = String::new();
-    node.read_to_string(&mut page).unwrap();
-    let line = page.lines().find(|line| line.starts_with(begins))?;
-    line.rsplit_once(' ')?.1.parse().ok()
-}
 
 #[test]
 fn privileged_block_devices_come_and_go_and_twice_is_once() {

@@ -251,3 +251,46 @@ fn privileged_block_what_is_being_attached_can_be_detached() {
     kill(Pid::from_raw(export.0.id().cast_signed()), Signal::SIGINT).unwrap();
     assert!(!ends_soon(&mut export.0).success());
 }
+
+/// The same of a file: its image is opened by the worker of a mount, and then the kernel reads it to mount the file system
+/// in it. The registry accepts what is asked and never answers, the second time only where that file system begins.
+#[test]
+fn privileged_block_a_file_that_is_being_attached_can_be_detached() {
+    let lab = Lab::new();
+    let _service = Service::start(&lab);
+    let answers_first = Arc::new(AtomicBool::new(false));
+    let answers = Arc::clone(&answers_first);
+    let (registry, image) = disk_elsewhere(&lab, noise(22, 16 << 20), move |asked| {
+        let is_of_content = (4096..15 << 20).contains(&asked.range.start);
+        match answers.load(SeqCst) && !is_of_content {
+            true => Treatment::Right,
+            false => Treatment::Stall,
+        }
+    });
+    let cache = lab.path("cache");
+    let (place, inside) = (lab.make_dir("place"), lab.make_dir("inside"));
+    for (answers, more) in [(false, &[][..]), (true, &["--erofs", arg(&inside)])] {
+        answers_first.store(answers, SeqCst);
+        let asks_for_content = || {
+            let mut asked = registry.asked().into_iter();
+            asked.any(|asked| !answers || (4096..15 << 20).contains(&asked.range.start))
+        };
+        let mut attach = lab.yolofs();
+        attach.args(["block", "attach", "--mount", "--cache", arg(&cache)]);
+        attach.args(["--background", "plan"]).args(more);
+        attach.arg(&image).arg(&place);
+        let attach = attach.stderr(Stdio::piped()).spawn().unwrap();
+        until("the registry to be asked", asks_for_content);
+        let mut detach = lab.yolofs();
+        let detach = detach.args(["block", "detach", arg(&place)]).spawn();
+        assert!(ends_soon(&mut Process(detach.unwrap()).0).success());
+        let attach = attach.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&attach.stderr);
+        assert!(!attach.status.success());
+        if !answers {
+            assert!(said.contains("before the device ended"), "{said}");
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(arg(&lab.path(""))), "{mounts}");
+    }
+}

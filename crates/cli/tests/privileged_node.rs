@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -223,4 +224,24 @@ fn privileged_node_notices_an_unmount_by_others_and_a_dead_mount() {
     );
     lab.umount(&mountpoint);
     assert!(!is_mounted(&mountpoint));
+}
+
+/// When a machine loses its power, nothing outlives it: not what was just being started, whose command line is still that of
+/// its parent, or none yet. Tests of that would go on with a node that nobody knows of.
+#[test]
+fn privileged_node_that_is_killed_leaves_nothing_that_it_has_started() {
+    let lab = Lab::new();
+    let mut service = Service::start(&lab);
+    service.stop();
+    let (program, started) = (lab.path("program"), lab.path("started"));
+    let (yolofs, pid) = (env!("CARGO_BIN_EXE_yolofs"), started.display());
+    let script = format!("#!/bin/sh\nsleep 1000000 &\necho $! >{pid}\nexec {yolofs} \"$@\"\n");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    service.start_program(&program);
+    service.kill_all();
+    let pid = fs::read_to_string(&started).unwrap();
+    // It may wait to be collected, without a command line.
+    let line = fs::read(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
+    assert!(!line.starts_with(b"sleep"), "it is still there");
 }

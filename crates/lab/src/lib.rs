@@ -12,6 +12,7 @@ pub mod docker29;
 pub mod docker_process;
 pub mod dockerd;
 pub mod engines;
+pub mod group;
 pub mod guest;
 pub mod service;
 pub mod stopped;
@@ -51,6 +52,12 @@ impl Lab {
                 .tempdir()
                 .unwrap(),
         }
+    }
+
+    /// Returns its name, which no other lab has.
+    pub fn name(&self) -> &str {
+        let name = self.dir.path().file_name().unwrap();
+        name.to_str().unwrap()
     }
 
     /// Returns a path in the lab.

@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::group::Group;
 use super::{Lab, json, noise, ok, output, program, until};
 
 /// How many files the source has that readers read.
@@ -30,6 +31,8 @@ pub struct Service<'a> {
     /// Where its directories are.
     pub lab: &'a Lab,
     child: Option<Child>,
+    /// What the node has started is in it, whoever has become its parent.
+    group: Group,
     kernel: Kernel,
 }
 
@@ -53,6 +56,7 @@ impl<'a> Service<'a> {
         let mut service = Self {
             lab,
             child: None,
+            group: Group::new(lab.name()),
             kernel,
         };
         service.start_again();
@@ -74,7 +78,10 @@ impl<'a> Service<'a> {
         // A lab that has a tiers file has a node that goes by it.
         let tiers = Some(self.lab.path("tiers.toml")).filter(|file| file.exists());
         let tiers = tiers.map(|file| [OsString::from("--tiers"), file.into()]);
-        let child = super::unit::program("yolofs-node.service", program)
+        let unit = super::unit::program("yolofs-node.service", program);
+        let child = self
+            .group
+            .joins(&unit)
             .env("YOLOFS_STORE", self.lab.store())
             .env("YOLOFS_LOG", "info")
             // A system call that the workers' list lacks ends them, and the test with them.
@@ -201,44 +208,10 @@ impl<'a> Service<'a> {
 
     /// Kills all of it, as a machine that loses its power does.
     pub fn kill_all(&mut self) {
-        // A program that is just being executed has no command line for a moment, and is seen by the next look.
-        let mut looks_without = 0;
-        until("all processes to end", || {
-            let mine = self.processes();
-            for pid in &mine {
-                // It may have ended since.
-                let _gone = kill(as_pid(*pid), Signal::SIGKILL);
-            }
-            if let Some(child) = &mut self.child {
-                let _ended = child.try_wait();
-            }
-            looks_without = if mine.is_empty() {
-                looks_without + 1
-            } else {
-                0
-            };
-            looks_without == 3
-        });
-        self.child = None;
-    }
-
-    /// All processes of this service, by their command lines, those that only wait to be
-    /// collected left out.
-    fn processes(&self) -> Vec<u32> {
-        let mark = self.lab.run_dir();
-        let mark = mark.to_str().unwrap().as_bytes();
-        let all = fs::read_dir("/proc").unwrap();
-        let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter(|pid| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
-            let ours = line.windows(mark.len()).any(|part| part == mark);
-            ours && *pid != std::process::id()
-                && [&b"yolofs"[..], b"exe", b"upgraded"]
-                    .iter()
-                    .any(|name| program.ends_with(name))
-        })
-        .collect()
+        self.group.kill();
+        if let Some(mut child) = self.child.take() {
+            child.wait().unwrap();
+        }
     }
 
     /// Mounts a source with files to be read, and returns where.
@@ -261,16 +234,10 @@ impl Drop for Service<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the node said:\n{}", self.said());
-            // A failed test must not wait for what it left behind; but a keeper starts its node again, so once
-            // is not enough.
-            for _ in 0..20 {
-                for pid in self.processes() {
-                    let _gone = kill(as_pid(pid), Signal::SIGKILL);
-                }
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
+            // A failed test must not wait for what it left behind.
+            self.group.kill_at_once();
         } else {
-            self.kill_all();
+            self.group.kill();
         }
         if let Some(mut child) = self.child.take() {
             let _ended = child.wait();

@@ -211,6 +211,9 @@ pub struct DeviceStatus {
     /// How often a registry or a mirror fell silent.
     #[serde(default)]
     pub stalls: u64,
+    /// How often fetching in the background was paused, because the cache could not be written.
+    #[serde(default)]
+    pub pauses: u64,
 }
 
 /// A device that was asked for.

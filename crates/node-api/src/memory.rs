@@ -222,6 +222,7 @@ pub fn busy_device(name: &str) -> DeviceView {
             overtaken: 14,
             retried: 12,
             stalls: 13,
+            pauses: 15,
         }),
         ..device_of(&spec)
     }

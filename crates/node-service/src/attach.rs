@@ -1,7 +1,7 @@
 //! Attaching devices and detaching them: as others ask, and after a restart.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use blockexport::ExportError;
@@ -10,6 +10,7 @@ use super::assignment::Service;
 use super::device::{Device, key_of};
 use super::device_takeover::place_of;
 use super::few::few_at_a_time;
+use super::mount_locks::{self, MountLock};
 use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
 use host::caught::caught_round;
@@ -21,6 +22,8 @@ use node_records::devices::DeviceInstance;
 pub(crate) const DETACH: Duration = Duration::from_secs(60);
 /// How long a worker may take to hear that what it opens is not wanted any more.
 const GIVE_UP: Duration = Duration::from_secs(1);
+/// How long a device may be locked by who opens it, before that one is told again.
+const AGAIN: Duration = Duration::from_millis(200);
 /// So many are attached at a time after a restart.
 const AT_A_TIME: usize = 8;
 /// The pause before the second attempt; it doubles with each further one.
@@ -107,8 +110,7 @@ impl Owner {
         if check_name(name).is_err() {
             return Err(NodeError::NoDevice(name.to_owned()));
         }
-        self.give_up_opening(name);
-        let _lock = self.mount_locks.take(&key_of(name))?;
+        let _lock = self.take_from_opening(name)?;
         let device = self.devices.get(name);
         let file = self.devices.file(name);
         let known = device.is_some() || file.is_some() || self.device_records.is_desired(name);
@@ -128,6 +130,20 @@ impl Owner {
         }
     }
 
+    /// Waits for the lock of a device. Who opens its image meanwhile is told to give up, as often as that takes: its worker
+    /// may not have begun when it is first told.
+    fn take_from_opening(&self, name: &str) -> Result<MountLock<'_>, NodeError> {
+        let key = key_of(name);
+        let deadline = Instant::now() + mount_locks::PATIENCE;
+        while Instant::now() < deadline {
+            self.give_up_opening(name);
+            if let Some(lock) = self.mount_locks.take_within(&key, AGAIN) {
+                return Ok(lock);
+            }
+        }
+        self.mount_locks.take(&key)
+    }
+
     /// Has the worker that opens the image of a device, if one does, wait for no registry any more: the lock is free soon.
     fn give_up_opening(&self, name: &str) {
         let device = self.devices.get(name);
@@ -136,6 +152,7 @@ impl Owner {
             // Refused, since it is not served yet; or it is over by now.
             let _told = worker.ask(&WorkerRequest::Detach { name }, GIVE_UP);
         }
+        self.give_up_making(name, GIVE_UP);
     }
 
     /// Ends the service of a device; it may stay desired. A block device that has started waits for the next worker.

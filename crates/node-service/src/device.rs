@@ -196,6 +196,19 @@ pub(crate) fn unserved(spec: &DeviceSpec, state: MountState) -> DeviceView {
     }
 }
 
+/// A file whose mount is being made, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct FileInMaking<'a> {
+    devices: &'a Devices,
+    name: String,
+}
+
+impl Drop for FileInMaking<'_> {
+    fn drop(&mut self) {
+        self.devices.making.lock().remove(&self.name);
+    }
+}
+
 /// The devices of the node, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
@@ -203,6 +216,8 @@ pub(crate) struct Devices {
     served: Mutex<BTreeMap<String, Arc<Device>>>,
     /// Those that are files in mounts of the node.
     files: Mutex<BTreeMap<String, DeviceSpec>>,
+    /// Files whose mounts are being made.
+    making: Mutex<BTreeMap<String, DeviceSpec>>,
     /// Desired ones that could not be attached after a restart, and why.
     missing: Mutex<BTreeMap<String, (DeviceSpec, String)>>,
 }
@@ -224,6 +239,21 @@ impl Devices {
 
     pub(crate) fn file(&self, name: &str) -> Option<DeviceSpec> {
         self.files.lock().get(name).cloned()
+    }
+
+    /// Returns a file whose mount is being made.
+    pub(crate) fn file_in_making(&self, name: &str) -> Option<DeviceSpec> {
+        self.making.lock().get(name).cloned()
+    }
+
+    /// Notes that the mount of a file is being made, until what is returned is dropped. There is one at a time of a name.
+    pub(crate) fn make_file(&self, spec: &DeviceSpec) -> FileInMaking<'_> {
+        let name = spec.name.clone();
+        self.making.lock().insert(name.clone(), spec.clone());
+        FileInMaking {
+            devices: self,
+            name,
+        }
     }
 
     pub(crate) fn add_file(&self, spec: &DeviceSpec) {

@@ -41,6 +41,9 @@ impl Owner {
             self.check_covers_at(dir, &spec.at)?;
         }
         std::fs::create_dir_all(&spec.at).with_context(making)?;
+        // Until the file system in it is mounted, too, which reads it. Asked for once more, it is served on.
+        let is_new = self.devices.file(&spec.name).is_none();
+        let _making = is_new.then(|| self.devices.make_file(spec));
         let made = self.make_mount(&mount_spec(spec))?;
         let stale = made.new && self.devices.file(&spec.name).is_some();
         let mounted = spec.erofs.as_deref().map(|dir| {
@@ -76,6 +79,21 @@ impl Owner {
         })
     }
 
+    /// Has the worker that opens the image of a file, if it is being attached, wait for no registry any more; nor those who
+    /// read it to mount the file system in it.
+    pub(crate) fn give_up_making(&self, name: &str, patience: Duration) {
+        let spec = self.devices.file_in_making(name);
+        let mount = spec.and_then(|spec| self.visible_at(&RunDir::id_of(&spec.at)));
+        let Some(mount) = mount else {
+            return;
+        };
+        if let Service::Asked(worker) | Service::By(worker) = mount.assigned.service() {
+            let id = mount.key.clone();
+            // It may be over by now, or the worker of an earlier release.
+            let _told = worker.ask(&WorkerRequest::GiveUp { id }, patience);
+        }
+    }
+
     /// Unmounts what is mounted of a file, and the file.
     ///
     /// # Errors
@@ -98,6 +116,15 @@ impl Owner {
         }
         let id = RunDir::id_of(&spec.at);
         if spec.loop_device {
+            // Freed while it is mounted, it would be gone for whoever mounts it next.
+            if let Some(device) = FileDevice::found(&spec.file()).ok().flatten()
+                && device.is_in_use().unwrap_or(false)
+            {
+                let device = device.path().display();
+                return Err(NodeError::Conflict(format!(
+                    "{device} is in use: end what has it mounted first"
+                )));
+            }
             let detached = FileDevice::detach(&spec.file(), &loop_name(spec));
             detached.with_context(|| format!("detaching {}", spec.name))?;
         }

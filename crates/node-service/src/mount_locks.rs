@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use node_api::control::NodeError;
 
 /// How long to wait for somebody else who makes or unmounts at the same place.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The places whose mount is being changed.
 #[derive(Debug, Default)]
@@ -30,18 +30,25 @@ impl MountLocks {
     /// # Errors
     /// [`NodeError::Unavailable`] if that takes too long.
     pub(crate) fn take(&self, id: &str) -> Result<MountLock<'_>, NodeError> {
-        let deadline = Instant::now() + PATIENCE;
+        let late = || {
+            let s = PATIENCE.as_secs();
+            let why = format!("another process has been mounting or unmounting there for {s} s");
+            NodeError::Unavailable(why)
+        };
+        self.take_within(id, PATIENCE).ok_or_else(late)
+    }
+
+    /// Waits for the lock of the place for some time, and returns it if it was to be had.
+    pub(crate) fn take_within(&self, id: &str, patience: Duration) -> Option<MountLock<'_>> {
+        let deadline = Instant::now() + patience;
         let mut taken = self.taken.lock();
         while taken.contains(id) {
             if self.changed.wait_until(&mut taken, deadline).timed_out() {
-                return Err(NodeError::Unavailable(format!(
-                    "another process has been mounting or unmounting there for {} s",
-                    PATIENCE.as_secs()
-                )));
+                return None;
             }
         }
         taken.insert(id.to_owned());
-        Ok(MountLock {
+        Some(MountLock {
             locks: self,
             id: id.to_owned(),
         })

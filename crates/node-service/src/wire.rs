@@ -70,6 +70,12 @@ pub(crate) enum WorkerRequest {
         /// The mount.
         id: String,
     },
+    /// Wait for registries no more, neither to open the block image of a mount nor to read it: it is to be taken away. Those
+    /// of earlier releases refuse.
+    GiveUp {
+        /// The mount.
+        id: String,
+    },
     /// The session of a mount is over: responds when everything that was open for it is closed.
     Close {
         /// The mount.
@@ -146,7 +152,7 @@ pub(crate) enum WorkerResponse {
     /// To [`WorkerRequest::Prewarm`].
     Prewarmed(PrewarmSummary),
     /// To [`WorkerRequest::Swap`], [`WorkerRequest::Heard`], [`WorkerRequest::LetGo`], [`WorkerRequest::Close`],
-    /// [`WorkerRequest::Connections`], [`WorkerRequest::Detach`] and [`WorkerRequest::Retire`].
+    /// [`WorkerRequest::Connections`], [`WorkerRequest::Detach`], [`WorkerRequest::GiveUp`] and [`WorkerRequest::Retire`].
     Done,
     /// To [`WorkerRequest::Hand`] and [`WorkerRequest::HandSocket`]: the descriptors travel beside the answer.
     Handed,

@@ -4,10 +4,12 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use ranges::{Feed, Fetcher, Priority};
 
-use super::CachedBlob;
+use super::unstored::AHEAD_BYTES;
+use super::{BlobCache, CachedBlob};
 
 /// Bytes that are put together though other things are read between them: about what one request brings.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -24,7 +26,7 @@ const LOOKS_MAX: usize = 4 * CHUNKS_MAX;
 #[derive(Debug)]
 pub struct PlanFetcher {
     /// One for each fetcher that the plan needs: of one image, there is one.
-    feeds: Vec<Feed>,
+    feeds: Vec<Arc<Feed>>,
 }
 
 /// Chunks of a blob that are requested together.
@@ -35,9 +37,11 @@ struct Piece {
 }
 
 impl PlanFetcher {
-    /// Starts fetching ranges of blobs of one cache.
+    /// Starts fetching ranges of blobs of one cache. While that cannot be written, no more is fetched than there is memory for.
     #[must_use]
     pub fn start(plan: &[(Arc<CachedBlob>, Range<u64>)]) -> Self {
+        let cache = plan.first().map(|(blob, _)| Arc::clone(blob.cache()));
+        let not_stored = cache.as_ref().map_or(0, |cache| cache.not_stored());
         let mut orders: Vec<(Arc<Fetcher>, Vec<_>)> = Vec::new();
         for piece in pieces(plan) {
             let fetcher = piece.blob.fetcher();
@@ -47,7 +51,13 @@ impl PlanFetcher {
                 None => orders.push((Arc::clone(fetcher), vec![span])),
             }
         }
-        let feed = |(fetcher, order): (Arc<Fetcher>, _)| fetcher.feed(order, Priority::Plan);
+        let feed = |(fetcher, order): (Arc<Fetcher>, _)| {
+            let feed = Arc::new(fetcher.feed(order, Priority::Plan));
+            if let Some(cache) = &cache {
+                cache.note_plan(&feed, not_stored);
+            }
+            feed
+        };
         let feeds = orders.into_iter().map(feed).collect();
         Self { feeds }
     }
@@ -55,13 +65,49 @@ impl PlanFetcher {
     /// Returns whether nothing more comes.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.feeds.iter().all(Feed::is_done)
+        self.feeds.iter().all(|feed| feed.is_done())
     }
 
-    /// Returns whether all came that has.
+    /// Returns whether all came.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.feeds.iter().all(|feed| feed.fault().is_none())
+        let mut feeds = self.feeds.iter();
+        feeds.all(|feed| feed.is_whole() && feed.fault().is_none())
+    }
+}
+
+impl BlobCache {
+    /// Returns how many chunks could not be written until now.
+    fn not_stored(&self) -> u64 {
+        self.meter.not_stored.load(Relaxed)
+    }
+
+    /// Notes a plan that is to end when what is not stored of it would drive out what came before.
+    fn note_plan(&self, feed: &Arc<Feed>, not_stored_before: u64) {
+        let mut plans = self.plans.lock();
+        plans.retain(|(plan, _)| plan.strong_count() > 0);
+        plans.push((Arc::downgrade(feed), not_stored_before));
+    }
+
+    /// Ends plans of which the memory for what cannot be written has no room for more: it would be fetched in vain. Readers
+    /// get the rest when they want it.
+    pub(super) fn end_plans(&self) {
+        let chunks = AHEAD_BYTES / u64::from(self.config.chunk_bytes);
+        let not_stored = self.not_stored();
+        let ends = |before: u64| not_stored.saturating_sub(before) >= chunks;
+        let ended: Vec<_> = {
+            let mut plans = self.plans.lock();
+            let ended = plans.extract_if(.., |(_, before)| ends(*before));
+            ended.filter_map(|(plan, _)| plan.upgrade()).collect()
+        };
+        for feed in ended.iter().filter(|feed| !feed.is_done()) {
+            self.meter.pauses.fetch_add(1, Relaxed);
+            log::warn!(
+                "the cache {} cannot be written: no more of a plan is fetched before it is read",
+                self.dir.display()
+            );
+            feed.stop();
+        }
     }
 }
 
@@ -109,7 +155,7 @@ mod tests {
     use ranges::{Fault, FaultKind};
 
     use super::*;
-    use crate::{BlobCache, CacheConfig, Origin};
+    use crate::{CacheConfig, Origin};
 
     const MIB: u64 = 1 << 20;
 

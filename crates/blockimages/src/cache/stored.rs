@@ -427,6 +427,7 @@ impl StoredBlob {
         self.meter().not_stored.fetch_add(1, Ordering::Relaxed);
         let name = (self.number, chunk);
         self.cache.unstored.lock().keep(name, content, from);
+        self.cache.end_plans();
     }
 
     /// Returns how many chunks are there.

@@ -8,6 +8,10 @@ use ranges::Server;
 /// Bytes of all chunks together.
 const ROOM: usize = 16 << 20;
 
+/// Bytes of these that may have come for plans: what is on its way then has room, too, and drives out nothing that somebody
+/// is about to read.
+pub(super) const AHEAD_BYTES: u64 = ROOM as u64 - super::ROOM_BYTES;
+
 /// The number of a blob, and of a chunk of it.
 pub(super) type Name = (u64, u32);
 

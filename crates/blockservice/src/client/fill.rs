@@ -64,7 +64,9 @@ impl NicSource {
             self.skip_present(local, &mut todo, &mut filled);
             // What a plan names comes first, in its order. Only for what is lacking: a store that has all of it needs no
             // service.
-            let may_ask = self.remote().is_there() && !self.remote().is_streamed();
+            let may_ask = self.remote().is_there()
+                && !self.remote().is_streamed()
+                && (!self.remote().is_left_alone() || !self.remote().is_refused());
             if may_ask && batches.len() < BATCHES && !todo.is_empty() {
                 batches.push_back(self.begin(self.next_batch(local, &mut todo, &mut filled)));
                 continue;

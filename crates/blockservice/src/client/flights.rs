@@ -188,7 +188,7 @@ impl Flights {
             timer: Arc::new(Notify::new()),
             read_ahead: ReadAhead::default(),
             local: LocalStore::default(),
-            doubts: Mutex::new(Doubts::none()),
+            doubts: Mutex::new(Doubts::none(patience.doubt)),
             early: AtomicU64::new(0),
             counters: Counters::default(),
         });

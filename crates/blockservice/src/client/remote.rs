@@ -130,6 +130,11 @@ impl Remote {
         self.0.is_refused()
     }
 
+    /// Returns whether nothing should be requested for which nobody waits, because of wrong chunks.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.0.is_left_alone()
+    }
+
     /// Returns how long a read that another source can serve waits for the service.
     pub(super) fn patience_beside(&self) -> Duration {
         self.0.patience_beside()

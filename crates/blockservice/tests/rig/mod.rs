@@ -153,8 +153,17 @@ impl Rig {
 
     /// Starts at a port, and returns which.
     pub(crate) fn start_at_port(&mut self, access: Access, limits: Limits) -> SocketAddr {
+        self.start_at_port_on(Arc::clone(&self.store) as _, access, limits)
+    }
+
+    /// The same with another store than the rig's.
+    pub(crate) fn start_at_port_on(
+        &mut self,
+        store: Arc<dyn ChunkStore>,
+        access: Access,
+        limits: Limits,
+    ) -> SocketAddr {
         let any = Address::Tcp("127.0.0.1:0".to_owned());
-        let store = Arc::clone(&self.store) as _;
         let address = self.start_at(&any, store, access, limits);
         address.parse().unwrap()
     }

@@ -7,6 +7,8 @@
 )]
 #![allow(dead_code, reason = "each test uses its own part of it")]
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
@@ -22,6 +24,17 @@ pub(crate) fn device(lab: &Lab, name: &str) -> Value {
     let mut devices = devices.as_array().unwrap().iter();
     let found = devices.find(|device| device["name"] == name);
     found.cloned().unwrap_or_default()
+}
+
+/// Returns a line of the node's metrics, by what it begins with.
+pub(crate) fn metric(lab: &Lab, begins: &str) -> Option<u64> {
+    let mut node = UnixStream::connect(lab.run_dir().join("node.sock")).unwrap();
+    node.write_all(b"GET /metrics HTTP/1.1\r\nhost: node\r\n\r\n")
+        .unwrap();
+    let mut page = String::new();
+    node.read_to_string(&mut page).unwrap();
+    let line = page.lines().find(|line| line.starts_with(begins))?;
+    line.rsplit_once(' ')?.1.parse().ok()
 }
 
 /// Waits until a process other than `former` serves a device, and returns it.

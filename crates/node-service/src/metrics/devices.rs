@@ -132,6 +132,12 @@ pub(super) static METRICS: &[Metric] = &[
         "Does a registry or a mirror stall?",
         |device| served(device, |status| status.stalls),
     ),
+    of_device(
+        ("yolofs_device_pauses_total", Counter, "pauses"),
+        "How often fetching in the background was paused because the device's cache could not be written, for the same devices.",
+        "Is the disk of the cache full?",
+        |device| served(device, |status| status.pauses),
+    ),
 ];
 
 fn by_state(seen: &Seen) -> Vec<Sample> {

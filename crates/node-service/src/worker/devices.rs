@@ -299,6 +299,7 @@ impl ServedDevice {
             overtaken: cache.overtaken,
             retried: cache.retried,
             stalls: cache.stalls,
+            pauses: cache.pauses,
         }
     }
 

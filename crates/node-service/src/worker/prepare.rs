@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use blockimages::Ending;
 use blocks::{DeviceAccess, Tree};
 use devices::{Images, OpenedImage, Opening};
 use localfs::{Patience, SourceRoot};
@@ -62,6 +63,8 @@ pub(super) struct Way<'a> {
     pub(super) connector: Option<&'a Arc<dyn Connector>>,
     /// The caches of block images.
     pub(super) images: &'a Images,
+    /// Ends what waits for registries, while a block image is opened and for as long as it is.
+    pub(super) ending: &'a Arc<Ending>,
 }
 
 /// Prepares a mount. If an earlier worker answered FUSE_INIT, the names are those that the kernel knows, and a missing boot
@@ -85,9 +88,11 @@ pub(super) fn prepare(
                 Init::Answered => Opening::Again,
                 Init::Unanswered => Opening::First,
             };
+            let how = (access_of(spec), opening);
+            let ending = Arc::clone(way.ending);
             let opened = way
                 .images
-                .open(&path, &image, &spec.store, (access_of(spec), opening));
+                .open_until(&path, &image, &spec.store, how, ending);
             let opened = opened.map_err(|error| Refusal::new(Fault::Invalid, error))?;
             prepare_image(spec, (opened, image.read_deadline()), handed, init)
         }

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use devices::OpenedImage;
@@ -314,6 +314,13 @@ impl Served {
             warnings: self.parts.warnings(),
             image: self.image.as_ref().map(OpenedImage::status),
             served: Some(self.parts.served_status(&counters)),
+        }
+    }
+
+    /// Has those who wait for a registry to read the block image give up.
+    pub(super) fn give_up(&self) {
+        if let Some(image) = &self.image {
+            image.give_up(Duration::ZERO);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+use blockimages::Ending;
 use devices::Images;
 use parking_lot::Mutex;
 
@@ -44,8 +45,8 @@ struct Slots {
 
 #[derive(Debug)]
 enum Slot {
-    /// It is being adopted, which may take as long as the disk does.
-    Taken,
+    /// It is being adopted, which may take as long as the disk does, or a registry until this ends.
+    Taken(Arc<Ending>),
     Served(Arc<Served>),
 }
 
@@ -80,6 +81,7 @@ impl ServedMounts {
         handed: MountDescriptors,
     ) -> Result<Vec<u8>, Refusal> {
         let id = adoption.id.clone();
+        let ending = Arc::new(Ending::default());
         let mut slots = self.slots.lock();
         if slots.retired {
             let retired = anyhow!("this worker is being replaced");
@@ -87,12 +89,12 @@ impl ServedMounts {
         }
         match slots.by_id.entry(id.clone()) {
             std::collections::btree_map::Entry::Vacant(slot) => {
-                slot.insert(Slot::Taken);
+                slot.insert(Slot::Taken(Arc::clone(&ending)));
             }
             std::collections::btree_map::Entry::Occupied(slot) => {
                 return match slot.get() {
                     Slot::Served(served) => Ok(served.hello()),
-                    Slot::Taken => {
+                    Slot::Taken(_) => {
                         let twice = anyhow!("mount {id} is being adopted already");
                         Err(Refusal::new(Fault::Conflict, twice))
                     }
@@ -105,6 +107,7 @@ impl ServedMounts {
         let way = Way {
             connector: self.connector.as_ref(),
             images: &self.images,
+            ending: &ending,
         };
         let served = Served::start(adoption, handed, self.over.clone(), way)?;
         let served = served.noted(open);
@@ -157,7 +160,7 @@ impl ServedMounts {
             for (id, slot) in &slots.by_id {
                 match slot {
                     Slot::Served(mount) => served.push(Arc::clone(mount)),
-                    Slot::Taken => left.push(anyhow!("mount {id} is being adopted")),
+                    Slot::Taken(_) => left.push(anyhow!("mount {id} is being adopted")),
                 }
             }
         }
@@ -195,6 +198,22 @@ impl ServedMounts {
         drop(over);
     }
 
+    /// Has whatever waits for a registry for this mount give up at once: its opening, or those who read it.
+    ///
+    /// # Errors
+    /// If it is not served here, nor opened.
+    pub(super) fn give_up(&self, id: &str) -> Result<(), Refusal> {
+        let opening = match self.slots.lock().by_id.get(id) {
+            Some(Slot::Taken(ending)) => Some(Arc::clone(ending)),
+            _ => None,
+        };
+        match opening {
+            Some(ending) => ending.within(Duration::ZERO),
+            None => self.get(id)?.give_up(),
+        }
+        Ok(())
+    }
+
     /// Removes a mount whose session is over, and returns when everything that was open for it is
     /// closed.
     ///
@@ -219,7 +238,7 @@ impl ServedMounts {
                 .filter(|(id, _)| only.is_none_or(|only| only == *id));
             let served = asked.filter_map(|(_, slot)| match slot {
                 Slot::Served(served) => Some(Arc::clone(served)),
-                Slot::Taken => None,
+                Slot::Taken(_) => None,
             });
             served.collect()
         };
@@ -252,7 +271,7 @@ impl Reservation<'_> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let mut slots = self.mounts.slots.lock();
-        if matches!(slots.by_id.get(&self.id), Some(Slot::Taken)) {
+        if matches!(slots.by_id.get(&self.id), Some(Slot::Taken(_))) {
             slots.by_id.remove(&self.id);
         }
     }

@@ -120,6 +120,10 @@ impl WorkerContext {
                     self.mounts.get(&id)?.let_go();
                     WorkerResponse::Done
                 }
+                WorkerRequest::GiveUp { id } => {
+                    self.mounts.give_up(&id)?;
+                    WorkerResponse::Done
+                }
                 WorkerRequest::Close { id } => {
                     self.mounts.close(&id)?;
                     WorkerResponse::Done

@@ -13,8 +13,8 @@ const WRONG_WEIGHS: u32 = 4;
 /// From this weight on, the service is not asked for a while: after four wrong chunks in a row, or when more
 /// than one in five is wrong.
 const WRONG_LIMIT: u32 = 16;
-/// How long it is not asked, at first and at most; twice as long each time.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+/// By how much a pause may grow: it is twice as long each time.
+const LONGEST: u32 = 64;
 
 /// Reasons to avoid the service.
 #[derive(Debug)]
@@ -23,19 +23,26 @@ pub(super) struct Doubts {
     silent: Option<Instant>,
     /// The weight of chunks with wrong content.
     wrong: u32,
-    /// Until when no requests are sent because of these.
+    /// Until when no requests are sent because of these. After that, one reader may ask.
     refused_until: Option<Instant>,
-    /// The next pause.
-    pause: Duration,
+    /// Whether one does.
+    is_tried: bool,
+    /// The first pause, and the next one.
+    pauses: (Duration, Duration),
+    /// Whether there is another source, so that the service can be done without.
+    is_beside: bool,
 }
 
 impl Doubts {
-    pub(super) const fn none() -> Self {
+    /// Returns none; `pause` is how long the service is not asked when there are some, at first.
+    pub(super) const fn none(pause: Duration) -> Self {
         Self {
             silent: None,
             wrong: 0,
             refused_until: None,
-            pause: PAUSE.0,
+            is_tried: false,
+            pauses: (pause, pause),
+            is_beside: false,
         }
     }
 
@@ -43,26 +50,47 @@ impl Doubts {
     const fn right(&mut self) {
         self.wrong = self.wrong.saturating_sub(1);
         if self.wrong == 0 {
-            self.pause = PAUSE.0;
+            self.pauses.1 = self.pauses.0;
+        }
+        if self.is_tried {
+            (self.is_tried, self.refused_until) = (false, None);
         }
     }
 
     /// Notes that a chunk was something else; returns for how long the service is not asked from now on, if
     /// this was one too many.
     fn wrong(&mut self, now: Instant) -> Option<Duration> {
-        if self.refuses(now) {
+        if self.refuses(now) && !self.is_tried {
             return None;
         }
+        self.is_tried = false;
         self.wrong += WRONG_WEIGHS;
         if self.wrong < WRONG_LIMIT {
             return None;
         }
         // One wrong chunk after the pause is enough.
         self.wrong = WRONG_LIMIT - WRONG_WEIGHS;
-        let pause = self.pause;
+        let pause = self.pauses.1;
         self.refused_until = Some(now + pause);
-        self.pause = (pause * 2).min(PAUSE.1);
+        self.pauses.1 = (pause * 2).min(self.pauses.0 * LONGEST);
         Some(pause)
+    }
+
+    /// Returns whether a reader may ask. After a pause one may, and no other before something right has come for that one,
+    /// or the next pause is over.
+    fn admits(&mut self, now: Instant) -> bool {
+        if self.refuses(now) {
+            return false;
+        }
+        if self.is_distrusted() {
+            (self.is_tried, self.refused_until) = (true, Some(now + self.pauses.1));
+        }
+        true
+    }
+
+    /// Returns whether nothing right came since too much was wrong.
+    const fn is_distrusted(&self) -> bool {
+        self.refused_until.is_some()
     }
 
     fn refuses(&self, now: Instant) -> bool {
@@ -81,6 +109,7 @@ impl Flights {
         let heard = connections().filter_map(|c| c.heard()).max();
         let now = Instant::now();
         let mut doubts = self.doubts.lock();
+        doubts.is_beside = true;
         if doubts.refuses(now) {
             return Duration::ZERO;
         }
@@ -99,7 +128,8 @@ impl Flights {
             _ => doubts.silent = None,
         }
         drop(doubts);
-        if self.state.lock().engine.silence(self.now()) < patience {
+        let answers = self.state.lock().engine.silence(self.now()) < patience;
+        if answers && self.doubts.lock().admits(now) {
             patience
         } else {
             Duration::ZERO
@@ -128,9 +158,17 @@ impl Flights {
         }
     }
 
-    /// Returns whether readers with another source should avoid the service, because of wrong chunks.
+    /// Returns whether a reader with another source should avoid the service, because of wrong chunks.
     pub(in crate::client) fn is_refused(&self) -> bool {
-        self.doubts.lock().refuses(Instant::now())
+        let mut doubts = self.doubts.lock();
+        doubts.is_beside = true;
+        !doubts.admits(Instant::now())
+    }
+
+    /// Returns whether nothing should be requested for which nobody waits, because of wrong chunks: another source has it.
+    pub(in crate::client) fn is_left_alone(&self) -> bool {
+        let doubts = self.doubts.lock();
+        doubts.is_beside && doubts.is_distrusted()
     }
 
     /// Notes that the content of a chunk was valid.
@@ -140,7 +178,13 @@ impl Flights {
 
     /// Notes that the content of a chunk was wrong.
     pub(super) fn was_wrong(&self) {
-        let pause = self.doubts.lock().wrong(Instant::now());
+        let (pause, is_beside) = {
+            let mut doubts = self.doubts.lock();
+            (doubts.wrong(Instant::now()), doubts.is_beside)
+        };
+        if pause.is_some() && is_beside {
+            self.drop_unread();
+        }
         let name = self.name();
         match pause {
             Some(pause) => log::warn!(
@@ -158,29 +202,51 @@ impl Flights {
 mod tests {
     use super::*;
 
+    const PAUSE: Duration = Duration::from_secs(1);
+
     #[test]
     fn four_wrong_chunks_in_a_row_pause_it_and_one_after_the_pause_again() {
-        let (mut doubts, now) = (Doubts::none(), Instant::now());
+        let (mut doubts, now) = (Doubts::none(PAUSE), Instant::now());
         let outcomes: Vec<_> = (0..4).map(|_| doubts.wrong(now)).collect();
-        assert_eq!(outcomes, [None, None, None, Some(PAUSE.0)]);
-        assert!(doubts.refuses(now) && !doubts.refuses(now + PAUSE.0));
+        assert_eq!(outcomes, [None, None, None, Some(PAUSE)]);
+        assert!(doubts.refuses(now) && !doubts.refuses(now + PAUSE));
         // What was under way does not count again.
         assert_eq!(doubts.wrong(now), None);
-        assert_eq!(doubts.wrong(now + PAUSE.0), Some(PAUSE.0 * 2));
-        let mut at = now + PAUSE.0 * 4;
+        assert_eq!(doubts.wrong(now + PAUSE), Some(PAUSE * 2));
+        let mut at = now + PAUSE * 4;
         for _ in 0..10 {
             doubts.wrong(at);
-            at += PAUSE.1;
+            at += PAUSE * LONGEST;
         }
-        assert_eq!(doubts.pause, PAUSE.1);
+        assert_eq!(doubts.pauses.1, PAUSE * LONGEST);
         (0..WRONG_LIMIT).for_each(|_| doubts.right());
         assert_eq!(doubts.wrong(at), None);
-        assert_eq!(doubts.pause, PAUSE.0);
+        assert_eq!(doubts.pauses.1, PAUSE);
+    }
+
+    #[test]
+    fn one_reader_asks_after_a_pause_and_all_do_when_it_was_right() {
+        let (mut doubts, now) = (Doubts::none(PAUSE), Instant::now());
+        assert!(doubts.admits(now) && doubts.admits(now));
+        (0..4).for_each(|_| _ = doubts.wrong(now));
+        assert!(!doubts.admits(now) && doubts.is_distrusted());
+        let after = now + PAUSE;
+        assert!(doubts.admits(after), "one may");
+        assert!(!doubts.admits(after), "no other meanwhile");
+        assert_eq!(doubts.wrong(after), Some(PAUSE * 2), "it is worse");
+        assert!(!doubts.admits(after + PAUSE));
+        // What is asked for in vain is no reason for all to ask.
+        let later = after + PAUSE * 2;
+        assert!(doubts.admits(later) && !doubts.admits(later));
+        assert!(doubts.admits(later + PAUSE * 4) && doubts.is_distrusted());
+        doubts.right();
+        assert!(!doubts.is_distrusted());
+        assert!(doubts.admits(later) && doubts.admits(later));
     }
 
     #[test]
     fn a_wrong_chunk_now_and_then_pauses_nothing() {
-        let (mut doubts, now) = (Doubts::none(), Instant::now());
+        let (mut doubts, now) = (Doubts::none(PAUSE), Instant::now());
         for _ in 0..1000 {
             assert_eq!(doubts.wrong(now), None);
             (0..WRONG_WEIGHS).for_each(|_| doubts.right());

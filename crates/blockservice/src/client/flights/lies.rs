@@ -57,4 +57,19 @@ impl Flights {
             self.was_wrong();
         }
     }
+
+    /// Drops what came before it was read and was not verified, and requests that nobody waits for: who has another source
+    /// gets it there.
+    pub(super) fn drop_unread(&self) {
+        let now = self.now();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let _unread = state.kept.forget_unverified(|_| true);
+        let unwaited = state.tickets.extract_if(|_, waiting| waiting.is_ahead());
+        let unwaited: Vec<_> = unwaited.map(|(ticket, _)| ticket).collect();
+        for ticket in unwaited {
+            state.engine.leave(now, ticket);
+        }
+        self.act(state, now, None);
+    }
 }

@@ -36,6 +36,11 @@ impl Waiting {
         }
     }
 
+    /// Returns whether no thread waits for it.
+    pub(super) const fn is_ahead(&self) -> bool {
+        self.found.is_none()
+    }
+
     /// Records the result of one chunk, and returns whether the ticket is not needed any more.
     pub(super) fn end(&mut self, number: u32, arrived: Option<&Arc<Arrived>>) -> bool {
         self.open = self.open.saturating_sub(1);
@@ -198,14 +203,16 @@ impl Flights {
         }
     }
 
-    /// As [`ahead`](Self::ahead), until they arrived or it takes too long.
+    /// As [`ahead`](Self::ahead), until they arrived or it takes too long. Nothing is requested of a service that is not
+    /// believed, where there is another source.
     pub(in crate::client) fn want_ahead(&self, numbers: &[u32], priority: Priority) -> Ticket {
         let now = self.now();
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let lacking = numbers
-            .iter()
-            .filter(|number| state.kept.peek(**number).is_none() && self.zeros(**number).is_none());
+        let is_left_alone = self.is_left_alone();
+        let lacking = numbers.iter().filter(|number| {
+            !is_left_alone && state.kept.peek(**number).is_none() && self.zeros(**number).is_none()
+        });
         let pieces: Vec<_> = lacking.filter_map(|number| self.piece(*number)).collect();
         let ticket = state.engine.want(now, &pieces, priority, now + AHEAD);
         if !pieces.is_empty() {

@@ -139,7 +139,8 @@ impl NodeBlockImages {
                         status: CONFLICT, ..
                     },
                 ) => {
-                    let advice = "its file system is mounted: end the container, and commit again";
+                    let advice = "its file system is mounted: end the container, and commit again (with `dir`, docker \
+                                  commit and nerdctl commit make a usual layer of one that runs)";
                     return Err(anyhow::Error::from(error).context(advice));
                 }
                 Err(CallError::Nobody(_)) => bail!(NOBODY),
