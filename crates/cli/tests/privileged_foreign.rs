@@ -356,3 +356,28 @@ fn privileged_a_bench_boots_no_image_that_others_could_have_name_files() {
         fs::set_permissions(changed, mode).unwrap();
     }
 }
+
+/// Mounts are noted and the node is asked in JSON, which has no such text.
+#[test]
+fn privileged_a_path_that_is_not_in_utf8_is_said_to_be_the_reason() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let lab = Lab::new();
+    let name = std::ffi::OsStr::from_bytes(b"a\xffb");
+    let source = lab.path("images").join(name);
+    fs::create_dir_all(&source).unwrap();
+    std::os::unix::fs::symlink(&source, lab.path("link")).unwrap();
+    let plain = tree(&lab, "plain");
+    let (at, odd) = (lab.make_dir("mnt"), source.clone());
+    let tells = |source: &Path, at: &Path, flags: &[&str]| {
+        let why = fails(1, &mut mount(&lab, source, at, flags));
+        assert!(why.contains("UTF-8") && why.contains("bind-mount"), "{why}");
+        assert!(!why.contains("reach the node"), "{why}");
+    };
+    tells(&source, &at, &["--standalone"]);
+    tells(&plain, &odd, &["--standalone"]);
+    let _service = Service::start(&lab);
+    tells(&source, &at, &[]);
+    tells(&plain, &odd, &[]);
+    tells(&lab.path("link"), &at, &[]);
+}
