@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -275,4 +276,108 @@ fn privileged_a_backing_file_elsewhere_is_an_error_that_says_what_to_do() {
     }
     let why = fails(1, &mut record_disk(&lab, &lab.path("images/link0.qcow2")));
     assert!(why.contains("64"), "{why}");
+}
+
+/// Whoever may write to the directory of an image may do so between the look at its header and QEMU's.
+#[test]
+fn privileged_an_image_that_is_replaced_before_qemu_opens_it_names_no_file_of_the_machine() {
+    let lab = Lab::new();
+    let secret = lab.path("secret");
+    fs::write(&secret, noise(7, 4 << 20)).unwrap();
+    fs::write(lab.make_dir("images").join("base.raw"), noise(1, 4 << 20)).unwrap();
+    let image = overlay(&lab, "image.qcow2", "base.raw", "raw");
+    let other = overlay(&lab, "other.qcow2", secret.to_str().unwrap(), "raw");
+    let system = format!("qemu-system-{}", std::env::consts::ARCH);
+    let program = lab.make_dir("bin").join(&system);
+    let path = std::env::var("PATH").unwrap();
+    let script = format!(
+        "#!/bin/sh\nmv {} {}\nPATH={path}\nexec {system} \"$@\"\n",
+        other.display(),
+        image.display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut vm = std::ffi::OsString::from("vm:");
+    vm.push(&image);
+    let record = |path: &str| {
+        let mut command = lab.bootimg();
+        command
+            .args([
+                "record",
+                "--name",
+                "vm",
+                "--until",
+                "quiet:1",
+                "--qemu-args",
+                "-accel tcg -m 64",
+            ])
+            .env("PATH", path)
+            .arg(&vm);
+        output(&mut command)
+    };
+    let as_it_is = record(&path);
+    assert!(as_it_is.status.success(), "{}", told(&as_it_is));
+    let replaced = record(&format!("{}:{path}", lab.path("bin").display()));
+    assert!(!other.exists(), "it was replaced");
+    assert!(!replaced.status.success(), "{}", told(&replaced));
+    assert!(
+        told(&replaced).contains("changed after its header was checked"),
+        "{}",
+        told(&replaced)
+    );
+}
+
+/// A bench boots the image itself, too, which nothing of ours reads for QEMU.
+#[test]
+fn privileged_a_bench_boots_no_image_that_others_could_have_name_files() {
+    let lab = Lab::new();
+    let base = lab.make_dir("images").join("base.raw");
+    fs::write(&base, noise(1, 4 << 20)).unwrap();
+    let direct = overlay(&lab, "direct.qcow2", base.to_str().unwrap(), "raw");
+    let beside = overlay(&lab, "beside.qcow2", "base.raw", "raw");
+    let bench = |image: &Path| {
+        let mut vm = std::ffi::OsString::from("vm:");
+        vm.push(image);
+        fails(
+            1,
+            lab.bootimg().args(["bench", "--until", "line:x"]).arg(vm),
+        )
+    };
+    let why = bench(&direct);
+    assert!(why.contains("absolute paths"), "{why}");
+    // It may be booted, and is not recorded.
+    let why = bench(&beside);
+    assert!(why.contains("no boot of"), "{why}");
+    for changed in [&beside, &base, &lab.path("images")] {
+        let mode = changed.metadata().unwrap().permissions();
+        fs::set_permissions(changed, PermissionsExt::from_mode(0o777)).unwrap();
+        let why = bench(&beside);
+        assert!(why.contains("may name files of this machine"), "{why}");
+        fs::set_permissions(changed, mode).unwrap();
+    }
+}
+
+/// Mounts are noted and the node is asked in JSON, which has no such text.
+#[test]
+fn privileged_a_path_that_is_not_in_utf8_is_said_to_be_the_reason() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let lab = Lab::new();
+    let name = std::ffi::OsStr::from_bytes(b"a\xffb");
+    let source = lab.path("images").join(name);
+    fs::create_dir_all(&source).unwrap();
+    std::os::unix::fs::symlink(&source, lab.path("link")).unwrap();
+    let plain = tree(&lab, "plain");
+    let (at, odd) = (lab.make_dir("mnt"), source.clone());
+    let tells = |source: &Path, at: &Path, flags: &[&str]| {
+        let why = fails(1, &mut mount(&lab, source, at, flags));
+        assert!(why.contains("UTF-8") && why.contains("bind-mount"), "{why}");
+        assert!(!why.contains("reach the node"), "{why}");
+    };
+    tells(&source, &at, &["--standalone"]);
+    tells(&plain, &odd, &["--standalone"]);
+    let _service = Service::start(&lab);
+    tells(&source, &at, &[]);
+    tells(&plain, &odd, &[]);
+    tells(&lab.path("link"), &at, &[]);
 }

@@ -3,13 +3,16 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod tight;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use lab::counted::{CountedDisk, DiskReads};
-use lab::guest::{LightGuest, LightImage, Monitor, disk, shell};
+use lab::guest::{LightGuest, LightImage, Monitor, QEMU, disk, shell};
 use lab::{Lab, json, ok};
+use tight::Tight;
 
 /// What the guest says when it has read its part of the disk.
 const READY: &str = "LIGHT-READY";
@@ -283,5 +286,60 @@ fn privileged_the_hook_of_libvirt_prewarms_what_a_domain_boots_from() {
     assert_eq!(injected(&lab), 0);
     call_hook(&lab, &["prepare", "begin"], &domain("qcow2"));
     assert_eq!(injected(&lab), 256, "{}", lab.status(&mountpoint)["boot"]);
+    lab.umount(&mountpoint);
+}
+
+/// Memory that QEMU and the guest touch until it is ready has 149 MiB; the guest's is a file of the disk, which the kernel writes
+/// back as long as it does not fit.
+const LITTLE_MEMORY: u64 = 108 << 20;
+
+/// The pages of its disk are pushed by the daemon, which is in no such group, and are not what it runs out of.
+#[test]
+fn privileged_a_machine_with_less_memory_than_its_boot_takes_boots_right() {
+    let lab = Lab::new();
+    let image = LightImage::unpack(&lab.path("light"));
+    let machine = |file: &str, ram: &str| {
+        let mut args = image.machine("");
+        let ram = lab.path(ram).display().to_string();
+        let backend = format!("memory-backend-file,id=ram,size=96M,share=on,mem-path={ram}");
+        // Emulation takes 128 MiB otherwise, none of which the kernel could take back.
+        for (option, value) in [
+            ("-accel", "tcg,thread=multi,tb-size=16"),
+            ("-machine", "q35,memory-backend=ram"),
+            ("-m", "96"),
+        ] {
+            let at = args.iter().position(|word| word == option).unwrap();
+            value.clone_into(&mut args[at + 1]);
+        }
+        args.extend(["-object".to_owned(), backend]);
+        args.extend(disk(file, "writeback"));
+        args
+    };
+    let native = image.disk().display().to_string();
+    let sum = LightGuest::start(&machine(&native, "native")).must_say(READY);
+    record_light(
+        lab.bootimg(),
+        &image.disk(),
+        READY,
+        &machine("$YOLOFS_IMAGE", "recorded"),
+    );
+    let mountpoint = lab.mount(&image.disk(), "mnt", PREWARMED);
+    let before = lab.status(&mountpoint);
+    let tight = Tight::new();
+    tight.limit_memory(LITTLE_MEMORY);
+    let mounted = mountpoint.join("disk.raw").display().to_string();
+    let mut guest = LightGuest::start_by(tight.enter(QEMU), &machine(&mounted, "tight"));
+    assert_eq!(guest.must_say(READY), sum);
+    guest.tell("again");
+    assert_eq!(guest.must_say("LIGHT-ANSWER"), sum);
+    let (met, killed) = tight.met_limit();
+    assert!(met > 0 && killed == 0, "met {met} times, {killed} killed");
+    drop(guest);
+    let after = lab.status(&mountpoint);
+    assert_eq!(after["pid"], before["pid"], "the daemon lives");
+    let fell = |status: &serde_json::Value| status["served"]["fallthrough_bytes"].as_u64().unwrap();
+    assert_eq!(fell(&after) - fell(&before), 0, "{after}");
+    // What the guest read and what it did not is what the disk has.
+    assert!(fs::read(mountpoint.join("disk.raw")).unwrap() == fs::read(image.disk()).unwrap());
     lab.umount(&mountpoint);
 }

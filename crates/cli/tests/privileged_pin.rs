@@ -451,3 +451,41 @@ fn privileged_tracefs_need_not_be_mounted() {
         (&json!("pages"), &json!(PAGE))
     );
 }
+
+/// `mincore` calls all pages of a file present for who is not its owner and may not write to it: before the command, and after.
+#[test]
+fn privileged_who_is_not_told_what_is_in_memory_does_not_record_nothing_or_all() {
+    let desk = PinFixture::new();
+    std::os::unix::fs::chown(desk.file("lib"), Some(65534), Some(65534)).unwrap();
+    let recorded = |flags: &[&str]| {
+        let own = desk.pin(&["record", "--json", "--name", "lib"]);
+        let mut command = Command::new("setpriv");
+        command
+            .arg("--bounding-set=-fowner,-dac_override")
+            .arg("--");
+        command.arg(own.get_program()).args(own.get_args());
+        for (name, value) in own.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.arg("--under").arg(desk.lab.path("usr")).args(flags);
+        command.args(["--", "sh", "-c", "cat \"$0\" > /dev/null"]);
+        command.arg(desk.file("lib"));
+        lab::output(&mut command)
+    };
+    let refused = recorded(&["--before-after"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{said}");
+    assert!(said.contains("does not tell which pages"), "{said}");
+    assert!(said.contains("--under") && said.contains("lib"), "{said}");
+    // The kernel's events need no such right.
+    let by_events = recorded(&[]);
+    let said = String::from_utf8_lossy(&by_events.stderr);
+    assert!(by_events.status.success(), "{said}");
+    assert!(
+        said.contains("of 1 files the kernel does not tell"),
+        "{said}"
+    );
+}

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::unistd::getpid;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter, apply_filter_all_threads,
 };
 
 use crate::ConfineError;
@@ -50,15 +50,21 @@ pub enum Unlisted {
     Kills,
 }
 
+impl Unlisted {
+    const fn action(self) -> SeccompAction {
+        match self {
+            Self::Refused => SeccompAction::Errno(Errno::ENOSYS as u32),
+            Self::Kills => SeccompAction::KillProcess,
+        }
+    }
+}
+
 /// Allows the process, with all threads that it has and will have, only the calls of a set, for good.
 ///
 /// # Errors
 /// If the kernel refuses, or a thread has a filter of its own.
 pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
-    let otherwise = match unlisted {
-        Unlisted::Refused => SeccompAction::Errno(Errno::ENOSYS as u32),
-        Unlisted::Kills => SeccompAction::KillProcess,
-    };
+    let otherwise = unlisted.action();
     let groups = match set {
         Set::Serve => lists::SERVE.to_vec(),
         Set::ServeAndAsk => [lists::SERVE, lists::ASK].concat(),
@@ -197,9 +203,39 @@ fn refuse(calls: &[&[Call]]) -> Result<(), ConfineError> {
     )?)
 }
 
-/// Puts a filter over all threads. A kernel without filters is worth a warning.
+/// Allows the calling thread, and the program of the system that it starts, only the calls of reading files and writing files: no
+/// process of its own but by executing, no socket, no mode, owner or attribute of a file, and no ring. The program is killed for
+/// what only an attacker does.
+///
+/// # Errors
+/// As [`allow_only`].
+pub fn allow_program() -> Result<(), ConfineError> {
+    let allowed: Vec<&[Call]> = lists::CONVERT.iter().map(|group| group.calls).collect();
+    let killing = [lists::NEVER.calls, lists::ENGINE.calls];
+    // In the order of [`allow_only`].
+    apply_by(
+        &program(&killing, SeccompAction::KillProcess, SeccompAction::Allow)?,
+        apply_filter,
+    )?;
+    // Of another release it may try others: rings and `clone3` are refused in this way, too.
+    let otherwise = Unlisted::Refused.action();
+    apply_by(
+        &program(&allowed, SeccompAction::Allow, otherwise)?,
+        apply_filter,
+    )
+}
+
+/// Puts a filter over all threads.
 fn apply(filter: &BpfProgram) -> Result<(), ConfineError> {
-    match apply_filter_all_threads(filter) {
+    apply_by(filter, apply_filter_all_threads)
+}
+
+/// Puts a filter over some threads. A kernel without filters is worth a warning.
+fn apply_by(
+    filter: &BpfProgram,
+    apply: fn(seccompiler::BpfProgramRef<'_>) -> Result<(), seccompiler::Error>,
+) -> Result<(), ConfineError> {
+    match apply(filter) {
         Err(seccompiler::Error::Seccomp(error))
             if [Errno::EINVAL, Errno::ENOSYS]
                 .iter()
@@ -270,7 +306,10 @@ mod tests {
             &lists::ENGINE,
             &lists::PROGRAMS,
         ];
-        let allowed = lists::SERVE.iter().chain(lists::MOUNT);
+        let allowed = lists::SERVE
+            .iter()
+            .chain(lists::MOUNT)
+            .chain(lists::CONVERT);
         let refused = [
             &lists::NAME_CACHE,
             &lists::ANY_SOCKET,
@@ -298,6 +337,22 @@ mod tests {
                 "{} twice",
                 call.name
             );
+        }
+    }
+
+    #[test]
+    fn a_program_of_the_system_may_make_no_call_that_kills_it() {
+        let mut seen = HashSet::new();
+        let killing = [
+            &lists::NEVER,
+            &lists::RINGS,
+            &lists::ENGINE,
+            &lists::REPLACED,
+        ];
+        for group in lists::CONVERT.iter().chain(&killing) {
+            for call in group.calls {
+                assert!(seen.insert(call.number), "{} twice", call.name);
+            }
         }
     }
 

@@ -17,6 +17,9 @@ use super::{images, ok, until};
 /// From one line of a guest to the next, when sixteen boot at once on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// What a guest runs on.
+pub const QEMU: &str = "qemu-system-x86_64";
+
 /// What the guest's kernel is told.
 const WORDS: &str = "console=ttyS0 loglevel=1 nowatchdog no_timer_check panic=-1 mitigations=off";
 
@@ -95,7 +98,12 @@ pub struct LightGuest {
 impl LightGuest {
     /// Turns it on.
     pub fn start(args: &[String]) -> Self {
-        let mut child = Command::new("qemu-system-x86_64")
+        Self::start_by(Command::new(QEMU), args)
+    }
+
+    /// Turns it on by a command that becomes [`QEMU`], with these arguments.
+    pub fn start_by(mut qemu: Command, args: &[String]) -> Self {
+        let mut child = qemu
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

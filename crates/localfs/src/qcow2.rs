@@ -2,7 +2,7 @@
 
 mod error;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -26,7 +26,7 @@ const CHAIN_MAX: usize = 64;
 
 /// How much of an image is read: header, its extensions and the backing file's name all lie in
 /// the first cluster, whose size is 64 KiB by default and at most 2 MiB; names lie at its start.
-const HEAD: usize = 65536;
+pub(crate) const HEAD: usize = 65536;
 
 /// "The data lie in another file": incompatible feature bit 2.
 const EXTERNAL_DATA: u64 = 1 << 2;
@@ -43,6 +43,8 @@ pub(crate) struct Chain {
     pub(crate) format: DiskFormat,
     /// Names in the image's directory, sorted.
     pub(crate) files: Vec<Vec<u8>>,
+    /// The first [`HEAD`] bytes of these; empty for a raw image, which names none and which nobody takes for another.
+    pub(crate) heads: Vec<Vec<u8>>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -80,7 +82,7 @@ impl Declared {
 
 /// Follows the chain of the image `name` in `dir`.
 pub(crate) fn chain(dir: impl AsFd, name: &[u8]) -> Result<Chain, LocalError> {
-    let mut files = BTreeSet::new();
+    let mut files = BTreeMap::new();
     let mut warnings = Vec::new();
     let mut format = None;
     let mut wanted_by = name.to_vec();
@@ -92,12 +94,13 @@ pub(crate) fn chain(dir: impl AsFd, name: &[u8]) -> Result<Chain, LocalError> {
             name: text(&name),
             source,
         };
-        if files.len() >= CHAIN_MAX || !files.insert(name.clone()) {
+        if files.len() >= CHAIN_MAX || files.contains_key(&name) {
             return Err(failed(Qcow2Error::Chain));
         }
+        let head = &*files.entry(name.clone()).or_insert(head);
         let qcow2 = declared != Declared::Raw && head.starts_with(&MAGIC);
         if declared == Declared::Nothing
-            && let Some(format) = another_format(&head)
+            && let Some(format) = another_format(head)
         {
             return Err(failed(Qcow2Error::Format(format.to_owned())));
         }
@@ -110,14 +113,14 @@ pub(crate) fn chain(dir: impl AsFd, name: &[u8]) -> Result<Chain, LocalError> {
         if !qcow2 {
             continue;
         }
-        let header = parse(&head).map_err(failed)?;
+        let header = parse(head).map_err(failed)?;
         let mut served = |other: Option<Vec<u8>>| match other {
             Some(other) => beside(&other, &mut warnings).map_err(failed),
             None => Ok(None),
         };
         if let Some(data) = served(header.data_file)? {
-            read_head(dir.as_fd(), &data, &name)?;
-            files.insert(data);
+            let head = read_head(dir.as_fd(), &data, &name)?;
+            files.entry(data).or_insert(head);
         }
         let backing = served(header.backing)?;
         if backing.is_some()
@@ -128,9 +131,15 @@ pub(crate) fn chain(dir: impl AsFd, name: &[u8]) -> Result<Chain, LocalError> {
         next = backing.map(|backing| (backing, header.backing_format));
         wanted_by = name;
     }
+    let format = format.unwrap_or(DiskFormat::Raw);
+    let (files, mut heads): (Vec<_>, Vec<_>) = files.into_iter().unzip();
+    if format == DiskFormat::Raw {
+        heads.clear();
+    }
     Ok(Chain {
-        format: format.unwrap_or(DiskFormat::Raw),
-        files: files.into_iter().collect(),
+        format,
+        files,
+        heads,
         warnings,
     })
 }

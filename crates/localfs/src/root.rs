@@ -40,10 +40,15 @@ pub struct SourceRoot {
     kind: SourceKind,
     /// The files of a disk image's chain, sorted.
     files: Vec<Vec<u8>>,
+    /// What was found at their beginnings, if they are a chain of qcow2.
+    heads: Vec<Vec<u8>>,
     warnings: Vec<String>,
 }
 
 impl SourceRoot {
+    /// How much of the beginning of an image is checked for names of other files.
+    pub const HEAD: usize = qcow2::HEAD;
+
     /// Opens a directory, or a disk image in a regular file.
     ///
     /// A qcow2 image may be based on others. Those in the same directory are served with it;
@@ -66,6 +71,7 @@ impl SourceRoot {
                 path,
                 kind: SourceKind::Tree,
                 files: Vec::new(),
+                heads: Vec::new(),
                 warnings: Vec::new(),
             });
         }
@@ -84,6 +90,7 @@ impl SourceRoot {
             dir,
             kind,
             files: chain.files,
+            heads: chain.heads,
             warnings: chain.warnings,
             path,
         })
@@ -141,6 +148,7 @@ impl SourceRoot {
             path,
             kind: SourceKind::Tree,
             files: Vec::new(),
+            heads: Vec::new(),
             warnings: Vec::new(),
         })
     }
@@ -164,14 +172,14 @@ impl SourceRoot {
                 )
             })
             .ok_or_else(not_one)?;
-        let (kind, files, warnings) = match prefix {
-            b"dir:" => (SourceKind::Tree, Vec::new(), Vec::new()),
+        let (kind, files, heads, warnings) = match prefix {
+            b"dir:" => (SourceKind::Tree, Vec::new(), Vec::new(), Vec::new()),
             b"disk:" => {
                 let name = path.file_name().ok_or_else(not_one)?.to_os_string();
                 let chain = qcow2::chain(&dir, name.as_bytes())?;
                 let format = chain.format;
                 let kind = SourceKind::Disk { name, format };
-                (kind, chain.files, chain.warnings)
+                (kind, chain.files, chain.heads, chain.warnings)
             }
             _ => return Err(not_one()),
         };
@@ -180,6 +188,7 @@ impl SourceRoot {
             path: path.to_path_buf(),
             kind,
             files,
+            heads,
             warnings,
         })
     }
@@ -292,6 +301,20 @@ impl SourceRoot {
     /// If the file system does not report it.
     pub fn statfs(&self) -> io::Result<Statvfs> {
         Ok(fstatvfs(&self.dir)?)
+    }
+
+    /// Returns the paths of a disk image and of all that it is based on beside it; none for a tree.
+    pub fn disk_paths(&self) -> impl Iterator<Item = PathBuf> {
+        let names = self.files.iter().map(|name| OsStr::from_bytes(name));
+        names.map(|name| self.dir_path().join(name))
+    }
+
+    /// Returns what the first [`HEAD`](Self::HEAD) bytes of a file of a qcow2 image's chain were when it was followed; `None` for a
+    /// file that cannot name others.
+    #[must_use]
+    pub fn checked_head(&self, name: &[u8]) -> Option<&[u8]> {
+        let at = self.files.iter().position(|file| file == name)?;
+        self.heads.get(at).map(Vec::as_slice)
     }
 
     /// Returns the names of a disk image's files, sorted, or `None` for a tree.

@@ -10,6 +10,7 @@
 pub mod assembly;
 pub mod boot;
 pub mod buffers;
+mod checked_heads;
 pub mod clones;
 pub mod confinement;
 pub mod daemon;

@@ -13,6 +13,7 @@ use localfs::{DirSource, LazyTree, Patience, SourceKind, SourceRoot, TimedSource
 use tracer::{Allowance, Limits, RawTrace, Recorder, Trace};
 use yolofs::{Config, FileSystem, Mode};
 
+use crate::checked_heads::CheckedHeads;
 use crate::read_around::ReadAround;
 use crate::source::{Source, space_within, trace_info};
 
@@ -60,9 +61,12 @@ impl Recorded {
         let names = TimedSource::new(Arc::clone(&self.names), Patience::default());
         let paths = Arc::clone(&self.names) as _;
         let reader = Arc::new(DirSource::new(Arc::clone(&self.root), paths));
-        let around = names.beside(Arc::new(ReadAround::new(Arc::clone(&reader))));
+        let around = ReadAround::new(Arc::clone(&reader));
+        let checked =
+            CheckedHeads::new(around, Arc::clone(&self.root), Arc::clone(&self.names) as _);
+        let checked = names.beside(Arc::new(checked));
         let plain = Arc::new(names.beside(Arc::clone(&reader)));
-        FileSystem::new(Arc::new(names), Arc::new(around), config)
+        FileSystem::new(Arc::new(names), Arc::new(checked), config)
             .with_sparse(Arc::clone(&plain) as _)
             .with_attrs(Arc::clone(&plain) as _)
             .with_residency(reader)
@@ -175,6 +179,69 @@ mod tests {
         }
         let lost = (trace.lost, trace.events.len());
         assert_eq!(lost, (0, 7), "two reads, and five names");
+    }
+
+    /// A qcow2 image of a MiB, which is based on a file and says nothing of its format.
+    fn overlay(backing: &[u8]) -> Vec<u8> {
+        let mut image = vec![0; 1 << 18];
+        image[..8].copy_from_slice(b"QFI\xfb\0\0\0\x02");
+        image[15] = 72;
+        image[19] = u8::try_from(backing.len()).unwrap();
+        image[72..72 + backing.len()].copy_from_slice(backing);
+        image
+    }
+
+    /// Reads this much of a file from there on, as a mount does.
+    fn read_of(fs: &FileSystem, name: &[u8], offset: u64, len: usize) -> Option<Vec<u8>> {
+        let entry = fs.lookup(SOMEBODY, FileId::ROOT, name).ok()?;
+        let file = entry.node?.file;
+        let mut buf = vec![0; len];
+        let read = fs.read(SOMEBODY, file, offset, &mut buf, CachePath::Through);
+        buf.truncate(read.ok()?);
+        Some(buf)
+    }
+
+    /// QEMU would open what another header names, whatever was found in the checked one.
+    #[test]
+    fn a_header_that_was_changed_after_it_was_checked_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("base"), vec![b'b'; 4096]).unwrap();
+        let (good, bad) = (overlay(b"base"), overlay(b"/etc/passwd"));
+        let opened = || {
+            fs::write(path("image"), &good).unwrap();
+            fs::write(path("base"), vec![b'b'; 4096]).unwrap();
+            Recorded::new(&Arc::new(SourceRoot::open(path("image")).unwrap())).unwrap()
+        };
+        let whole = opened().file_system();
+        assert!(read_of(&whole, b"image", 0, 1 << 18).unwrap() == good);
+        assert!(read_of(&whole, b"base", 0, 1 << 18).unwrap() == [b'b'; 4096]);
+
+        // Replaced by another file, and changed in place.
+        for is_replaced in [true, false] {
+            let fs = opened().file_system();
+            fs::write(path("other"), &bad).unwrap();
+            match is_replaced {
+                true => fs::rename(path("other"), path("image")).unwrap(),
+                false => fs::write(path("image"), &bad).unwrap(),
+            }
+            for (offset, len) in [(0, 4096), (0, 1 << 18), (72, 1), (65_535, 1)] {
+                let found = read_of(&fs, b"image", offset, len);
+                let is_same = found.as_ref().is_some_and(|found| {
+                    let at = usize::try_from(offset).unwrap();
+                    *found == good[at..at + len]
+                });
+                assert!(found.is_none() || is_same, "{offset}: {len}");
+            }
+            assert!(read_of(&fs, b"image", 0, 4096).is_none());
+            assert!(read_of(&fs, b"image", 65_536, 4096).is_some());
+        }
+        // A base of which QEMU guesses the format has become an image that names files; it is longer, too.
+        let fs = opened().file_system();
+        fs::write(path("base"), [&[b'b'; 4096][..], &bad].concat()).unwrap();
+        assert!(read_of(&fs, b"base", 4096, 4096).is_none());
+        fs::write(path("base"), &bad).unwrap();
+        assert!(read_of(&fs, b"base", 0, 512).is_none());
     }
 
     #[test]

@@ -262,10 +262,12 @@ impl NodeClient {
         path: &str,
         body: Option<&B>,
     ) -> Result<Received, CallError> {
-        let body = body
-            .map(serde_json::to_vec)
-            .transpose()
-            .context("writing JSON")?;
+        // Only paths can fail, and before anybody is asked.
+        let body = body.map(serde_json::to_vec).transpose().map_err(|error| {
+            let why = "the node knows paths in UTF-8 only, and one of these is not: rename it, or bind-mount it at \
+                       a name that is";
+            CallError::Failed(anyhow::Error::new(error).context(why))
+        })?;
         let received = self.exchange(
             pace.deadline() + MARGIN,
             method,
@@ -372,6 +374,19 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_cannot_be_sent_is_no_fault_of_the_node() {
+        use std::os::unix::ffi::OsStrExt as _;
+
+        let program = Path::new(std::ffi::OsStr::from_bytes(b"/a\xffb"));
+        let error = NodeClient::at("/dev/null/node.sock").upgrade(program);
+        let said = format!("{:#}", error.unwrap_err());
+        assert!(
+            said.starts_with("the node knows paths in UTF-8 only"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn a_cause_is_named_once() {

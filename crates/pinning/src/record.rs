@@ -131,10 +131,12 @@ fn by_events(order: &Order, tracefs: &TraceFs, interrupt: &Interrupt) -> anyhow:
     let elsewhere = touched.len() - files.len();
     let own = fs::canonicalize("/proc/self/exe").unwrap_or_default();
     let mut known = HashMap::new();
+    let mut untold = 0;
     for (key, path) in files
         .into_iter()
         .filter(|(key, path)| *path != own || !is_same(&own, key))
     {
+        untold += u32::from(!is_told(&path)?);
         let stayed = drop_pages(&path)?;
         known.insert(key, Known { path, stayed });
     }
@@ -150,6 +152,11 @@ fn by_events(order: &Order, tracefs: &TraceFs, interrupt: &Interrupt) -> anyhow:
         },
     };
     let (method, why) = match &off {
+        Ok(_) if untold > 0 => {
+            let why =
+                format!("of {untold} files {UNTOLD}; what is mapped of them is recorded in pieces");
+            (Method::Pages, Some(why))
+        }
         Ok(_) => (Method::Pages, None),
         Err(why) => (Method::Around, why.as_ref().map(|why| format!("{why:#}"))),
     };
@@ -173,6 +180,18 @@ fn threads_of(pid: u32) -> anyhow::Result<Vec<u32>> {
     Ok(names
         .filter_map(|name| name.to_str()?.parse().ok())
         .collect())
+}
+
+/// Why nothing is known of the pages of some files.
+const UNTOLD: &str = "the kernel does not tell which pages are in memory (it tells the owner, who may write, and `CAP_FOWNER`)";
+
+/// Returns whether the kernel tells which pages of a file are in memory. One that is gone, or that cannot be opened, has none that
+/// matter.
+fn is_told(path: &Path) -> anyhow::Result<bool> {
+    let Ok(file) = File::open(path) else {
+        return Ok(true);
+    };
+    Resident::is_told(&file).with_context(|| format!("looking at the pages of {}", path.display()))
 }
 
 /// Has the kernel forget the pages of a file, and returns those that stay: they are mapped, or being written.

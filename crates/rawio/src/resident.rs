@@ -11,12 +11,16 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use memmap2::MmapOptions;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::stat::fstat;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::dax::is_dax;
 
 /// Bytes that are looked at with one call: what is noted of them is 64 KiB at most.
 const STEP: u64 = 256 << 20;
+
+/// So far behind its end, no page of a file is in memory, however large the pieces are that the kernel has it in.
+const BEHIND: u64 = 1 << 30;
 
 /// The pages of a part of a file that were in the page cache at some moment.
 #[derive(Debug)]
@@ -76,6 +80,20 @@ impl Resident {
             at += count;
         }
         Ok(resident)
+    }
+
+    /// Returns whether the kernel tells which pages of a file are there. It tells the owner, whoever may write to the file, and who
+    /// has `CAP_FOWNER`; to others all pages are present.
+    ///
+    /// # Errors
+    /// If the file cannot be mapped.
+    pub fn is_told(file: impl AsFd) -> io::Result<bool> {
+        let page = page_size();
+        let len = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        let at = len.next_multiple_of(page).saturating_add(BEHIND);
+        // There is none of these, in truth.
+        let told = look_once(&file, at, page)?;
+        Ok(told.iter().all(|there| there & 1 == 0))
     }
 
     /// Returns how many pages were there.
@@ -225,6 +243,23 @@ mod tests {
         assert_eq!(there(&file, 200), [0, 2, 3, 70, 71, 73, 149, 150]);
         before.drop_others(&file, 0..u64::MAX / 2).unwrap();
         assert_eq!(there(&file, 200), [0, 3, 70, 71, 150]);
+    }
+
+    /// Of a file of root, somebody else learns nothing.
+    #[test]
+    fn whom_the_kernel_does_not_tell_is_told_so() {
+        let own = file(3);
+        assert!(Resident::is_told(&own).unwrap());
+        assert_eq!(there(&own, 3), [0; 0]);
+        let other = std::thread::spawn(|| {
+            // If this is root: of this thread alone, and its rights over files go with it.
+            nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
+            let file = std::fs::File::open("/bin/sh").unwrap();
+            let all = Resident::look(&file, 0..file.metadata().unwrap().len()).unwrap();
+            assert!(all.is_all());
+            Resident::is_told(&file).unwrap()
+        });
+        assert!(!other.join().unwrap());
     }
 
     #[test]

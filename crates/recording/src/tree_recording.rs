@@ -99,12 +99,9 @@ pub fn record(
     interrupt.be_orderly();
     let mut source = LateSource::new(Arc::new(root));
     let warnings = source.root().warnings().to_vec();
-    // QEMU would read them with all rights of the caller; the guest of a raw disk can write such names, too.
-    ensure!(
-        request.machine.is_none() || warnings.is_empty(),
-        "the image names files by absolute paths, and whoever wrote it chose which: {}",
-        warnings.join("; ")
-    );
+    if request.machine.is_some() {
+        names_none_elsewhere(source.root())?;
+    }
     for warning in &warnings {
         log::warn!("{warning}");
     }
@@ -140,6 +137,17 @@ pub fn record(
         runs,
         warnings,
     })
+}
+
+/// Refuses an image that names files by absolute paths. QEMU would read them with all rights of the caller; the guest of a raw
+/// disk can write such names, too.
+pub(crate) fn names_none_elsewhere(image: &SourceRoot) -> anyhow::Result<()> {
+    ensure!(
+        image.warnings().is_empty(),
+        "the image names files by absolute paths, and whoever wrote it chose which: {}",
+        image.warnings().join("; ")
+    );
+    Ok(())
 }
 
 /// Reports what was read of a raw disk image; what cannot be examined is not reported.

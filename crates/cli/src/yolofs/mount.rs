@@ -201,6 +201,9 @@ pub(super) fn run(
             args.mountpoint.display()
         )
     })?;
+    for path in [&args.source, &mountpoint] {
+        expect_utf8(path)?;
+    }
     if args.block_image()?.is_none() {
         // A daemon may not write to the store.
         adopt_for(&args.request(store)?, store, &Interrupt::unarmed()?);
@@ -243,6 +246,17 @@ pub(super) fn run(
         }
         Format::Json => served(args, &run_dir, &mountpoint),
     }
+}
+
+/// Refuses a path that cannot be written in JSON, in which mounts are noted and the node is asked.
+fn expect_utf8(path: &Path) -> anyhow::Result<()> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    ensure!(
+        path.to_str().is_some(),
+        "{} is not in UTF-8, and mounts are known by paths that are: rename it, or bind-mount it at such a name",
+        path.display()
+    );
+    Ok(())
 }
 
 /// Returns where the daemon of a mount logs.

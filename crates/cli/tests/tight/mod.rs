@@ -73,6 +73,25 @@ impl Tight {
         words.into_iter().find_map(line).unwrap().parse().unwrap()
     }
 
+    /// How often its limit was met, and how many of its processes were killed for that.
+    pub(crate) fn met_limit(&self) -> (u64, u64) {
+        let dir = self.dirs.last().unwrap();
+        let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+        let text = format!(
+            "failcnt {}\n{}\n{}",
+            read("memory.failcnt"),
+            read("memory.oom_control"),
+            read("memory.events")
+        );
+        let number = |words: [&str; 2]| {
+            let lines = text.lines().filter_map(|line| line.split_once(' '));
+            let found = lines.filter(|(word, _)| words.contains(word));
+            let numbers = found.map(|(_, number)| number.trim().parse::<u64>().unwrap_or(0));
+            numbers.sum()
+        };
+        (number(["failcnt", "max"]), number(["oom_kill", "oom"]))
+    }
+
     /// Returns a command that enters it and becomes the given one.
     pub(crate) fn enter(&self, program: &str) -> Command {
         let mut sh = Command::new("sh");

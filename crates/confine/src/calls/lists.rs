@@ -184,6 +184,53 @@ pub(crate) const MOUNT: &[&Group] = &[
     &OLDER,
 ];
 
+/// The calls of a program of the system that reads one file and writes another, and of its start. Landlock says which files.
+pub(crate) const CONVERT: &[&Group] = &[
+    &REQUESTS,
+    &FILES,
+    &WAITING,
+    &SELF,
+    &group! {
+        "the program and its libraries, loaded by it and by nobody of ours":
+        SYS_execve; SYS_mmap; SYS_mprotect; SYS_munmap; SYS_mremap; SYS_brk; SYS_madvise; SYS_mincore;
+        SYS_membarrier; SYS_get_mempolicy; SYS_set_mempolicy;
+    },
+    &group! {
+        "its threads, and its start, which libc makes by a process that shares all memory and waits":
+        SYS_clone if 0 Is::With(CLONE_THREAD), 0 Is::With(CLONE_VFORK);
+        SYS_wait4; SYS_waitid; SYS_futex; SYS_futex_waitv; SYS_set_robust_list;
+        SYS_rseq; SYS_set_tid_address; SYS_sched_yield; SYS_sched_getaffinity; SYS_exit;
+        SYS_exit_group; SYS_gettid; SYS_getpid; SYS_getppid; SYS_sigaltstack; SYS_rt_sigaction;
+        SYS_rt_sigprocmask; SYS_rt_sigreturn; SYS_rt_sigtimedwait; SYS_rt_sigsuspend;
+    },
+    &group! {
+        "its name, the steps of its clock, and what it learns of itself":
+        SYS_prctl if 0 Is::Exactly(PR_SET_NAME), 0 Is::Exactly(PR_SET_VMA), 0 Is::Exactly(PR_SET_TIMERSLACK),
+            0 Is::Exactly(PR_GET_DUMPABLE);
+    },
+    &group! {
+        "what it waits for":
+        SYS_epoll_create1; SYS_epoll_ctl; SYS_epoll_pwait; SYS_signalfd4; SYS_timerfd_create;
+        SYS_timerfd_settime;
+    },
+    &group! {
+        "the file that it writes: its length, holes, and what is on the disk":
+        SYS_preadv; SYS_pwritev; SYS_pwritev2; SYS_ftruncate; SYS_fallocate; SYS_fsync; SYS_fdatasync;
+        SYS_sync_file_range; SYS_copy_file_range; SYS_getcwd;
+    },
+    &group! {
+        "whether a descriptor is a terminal, and that it shall not wait":
+        SYS_ioctl if 1 Is::Exactly(request(libc::TCGETS)), 1 Is::Exactly(request(libc::TIOCGWINSZ)),
+            1 Is::Exactly(request(libc::FIONBIO)), 1 Is::Exactly(request(libc::FIOCLEX));
+    },
+    #[cfg(target_arch = "x86_64")]
+    &group! {
+        "the older forms of some of these, which libc prefers on this processor":
+        SYS_open; SYS_stat; SYS_lstat; SYS_access; SYS_readlink; SYS_poll; SYS_dup2; SYS_pipe;
+        SYS_epoll_wait; SYS_arch_prctl;
+    },
+];
+
 /// The calls of connecting to a block service, in addition to using it.
 pub(crate) const CONNECT: Group = group! {
     "connections to the service, which are made again when they are lost":
@@ -308,6 +355,9 @@ const SOCK_SEQPACKET: u64 = libc::SOCK_SEQPACKET.unsigned_abs() as u64;
 /// The bits of a socket's kind; others are flags (`SOCK_TYPE_MASK` of the kernel's linux/net.h).
 pub(crate) const SOCK_KIND: u64 = 0xf;
 const PROT_EXEC: u64 = libc::PROT_EXEC.unsigned_abs() as u64;
+const CLONE_VFORK: u64 = libc::CLONE_VFORK.unsigned_abs() as u64;
+const PR_SET_TIMERSLACK: u64 = libc::PR_SET_TIMERSLACK.unsigned_abs() as u64;
+const PR_GET_DUMPABLE: u64 = libc::PR_GET_DUMPABLE.unsigned_abs() as u64;
 const CLONE_THREAD: u64 = libc::CLONE_THREAD.unsigned_abs() as u64;
 const PR_SET_NAME: u64 = libc::PR_SET_NAME.unsigned_abs() as u64;
 const PR_SET_VMA: u64 = libc::PR_SET_VMA.unsigned_abs() as u64;

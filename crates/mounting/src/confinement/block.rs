@@ -94,16 +94,18 @@ impl BlockAccess {
             .context("confining the command")
     }
 
-    /// Confines the calling thread, and what it starts, to these files and capabilities, but not to a list of system
-    /// calls, which all threads of a process have in common.
+    /// Confines the calling thread, and the program of the system that it starts, to these files and capabilities, and to the
+    /// system calls of reading and writing files.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn confine_thread(self) -> anyhow::Result<()> {
-        match is_off()? {
-            true => Ok(()),
-            false => self.confine_to_files().context("confining a thread"),
+        if is_off()? {
+            return Ok(());
         }
+        self.confine_to_files()
+            .and_then(|()| confine::calls::allow_program())
+            .context("confining a thread")
     }
 
     fn confine_to_files(self) -> Result<(), ConfineError> {

@@ -13,7 +13,9 @@ use tracer::{CommandId, TraceEvent};
 use super::line::Key;
 use super::names::{bytes_of, files_below};
 use super::read_ahead::{Busy, ReadAheadOff};
-use super::{Method, Order, Recorded, add_file, drop_pages, empty_trace, read_of, run};
+use super::{
+    Method, Order, Recorded, UNTOLD, add_file, drop_pages, empty_trace, is_told, read_of, run,
+};
 use crate::pages::{PAGE, Pages};
 
 /// Records a command that runs once. All files below the directories are dropped from memory before.
@@ -33,6 +35,11 @@ pub(super) fn record(
     for (key, path) in &files {
         interrupt.check()?;
         if is_in_memory(path) {
+            ensure!(
+                is_told(path)?,
+                "of {} {UNTOLD}: record as root, or files of your own (`under`)",
+                path.display()
+            );
             before.insert(*key, drop_pages(path)?);
         }
     }
@@ -51,6 +58,7 @@ pub(super) fn record(
     paths.sort_by(|(_, one), (_, other)| one.cmp(other));
     let mut trace = empty_trace(vec![Vec::new()]);
     for (key, path) in paths {
+        ensure!(is_told(&path)?, "of {} {UNTOLD}", path.display());
         let before = before.remove(&key).unwrap_or_default();
         let pages = new_pages(&path, &before)?;
         if pages.count() == 0 {

@@ -17,7 +17,7 @@ use super::{
 use crate::machine::{Machine, MachineSign};
 use crate::recorder_mount::UMOUNT_PATIENCE;
 use crate::scratch::{Scratch, clear_dead};
-use crate::tree_recording::{TreeRequest, check_port, start};
+use crate::tree_recording::{TreeRequest, check_port, names_none_elsewhere, start};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::mount_table::needs_root;
@@ -61,6 +61,10 @@ pub fn bench_tree(
         "{} is a directory: a machine boots from a disk image",
         root.path().display()
     );
+    if request.machine.is_some() {
+        names_none_elsewhere(&root)?;
+        nobody_else_changes(&root)?;
+    }
     interrupt.be_orderly();
     let source = Source::scan(Arc::clone(&root))?;
     let boot = recorded(&bench.boot, store, &source)?;
@@ -92,6 +96,20 @@ pub fn bench_tree(
         samples,
         warnings,
     })
+}
+
+/// Refuses an image that another user could change or replace: what names other files is looked at once, and QEMU opens the image
+/// itself, natively, again and again.
+fn nobody_else_changes(image: &SourceRoot) -> anyhow::Result<()> {
+    for path in image.disk_paths() {
+        rawio::trusted::open_file(&path).with_context(|| {
+            format!(
+                "{} would be booted as it is, and may name files of this machine",
+                path.display()
+            )
+        })?;
+    }
+    Ok(())
 }
 
 /// Returns what a boot image of the store was recorded from, if there is one of this name.

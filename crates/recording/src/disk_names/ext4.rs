@@ -21,6 +21,9 @@ const NUMBERS_IN_LINE: usize = 500;
 /// Blocks that are asked for: each line of them is a pass over all inodes.
 const BLOCKS_MAX: usize = 40_000;
 
+/// What looks up names.
+const DEBUGFS: &str = "debugfs";
+
 /// How long `debugfs` may take for all.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -58,7 +61,12 @@ pub(super) fn files(
         blocks.len()
     );
     let deadline = Instant::now() + PATIENCE;
-    let inodes = debugfs(disk, partition, "icheck", &blocks, deadline)?;
+    let inodes = look_up(
+        DEBUGFS,
+        (disk, partition.start),
+        ("icheck", &blocks),
+        deadline,
+    )?;
     let mut counted: HashMap<u64, u64> = HashMap::new();
     for (_, inode) in pairs(&inodes) {
         if let Ok(inode) = inode.parse() {
@@ -67,7 +75,12 @@ pub(super) fn files(
     }
     let mut wanted: Vec<u64> = counted.keys().copied().collect();
     wanted.sort_unstable();
-    let names = debugfs(disk, partition, "ncheck", &wanted, deadline)?;
+    let names = look_up(
+        DEBUGFS,
+        (disk, partition.start),
+        ("ncheck", &wanted),
+        deadline,
+    )?;
     let mut found = Vec::new();
     for (inode, path) in pairs(&names) {
         // A file with several names counts once.
@@ -93,11 +106,10 @@ fn pairs(answer: &str) -> impl Iterator<Item = (u64, &str)> {
 }
 
 /// Has `debugfs` look up numbers, a line of them at a time.
-fn debugfs(
-    disk: &Path,
-    partition: &Partition,
-    command: &str,
-    numbers: &[u64],
+fn look_up(
+    program: &str,
+    (disk, start): (&Path, u64),
+    (command, numbers): (&str, &[u64]),
     deadline: Instant,
 ) -> anyhow::Result<String> {
     let mut script = tempfile::NamedTempFile::new().context("making a file of commands")?;
@@ -106,8 +118,8 @@ fn debugfs(
         writeln!(script, "{command} {}", words.join(" ")).context("writing commands")?;
     }
     let mut image = disk.as_os_str().to_owned();
-    image.push(format!("?offset={}", partition.start));
-    let mut program = Command::new("debugfs");
+    image.push(format!("?offset={start}"));
+    let mut program = Command::new(program);
     program
         .arg("-f")
         .arg(script.path())
@@ -137,7 +149,28 @@ fn debugfs(
     // It has ended, or is not wanted any more.
     let _gone = child.kill();
     child.wait().context("waiting for debugfs")?;
-    let answer = reader.join().ok().context("listening to debugfs")?;
+    // What it may have left behind could keep its output open.
     ensure!(in_time, "debugfs took longer than {} s", PATIENCE.as_secs());
+    let answer = reader.join().ok().context("listening to debugfs")?;
     answer.context("listening to debugfs")
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::confined_program::hostile;
+
+    /// As if a damaged ext4 had made `debugfs` do what its author wants.
+    #[test]
+    fn the_program_that_looks_up_names_only_reads_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, secret) = hostile::program(dir.path());
+        let disk = dir.path().join("disk");
+        std::fs::write(&disk, "disk").unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let program = program.to_str().unwrap();
+        let told = look_up(program, (&disk, 0), ("icheck", &[1]), deadline).unwrap();
+        hostile::assert_harmless(&told, &secret);
+        assert_eq!(std::fs::read_to_string(&disk).unwrap(), "disk");
+    }
 }

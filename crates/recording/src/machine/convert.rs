@@ -21,6 +21,9 @@ use readable::{Readable, dir_of, path_of};
 /// How often is looked whether the conversion is done, or given up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// What converts.
+const QEMU_IMG: &str = "qemu-img";
+
 /// A disk image that was made of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Converted {
@@ -59,7 +62,7 @@ pub fn convert(image: &Path, interrupt: &Interrupt) -> anyhow::Result<Option<Con
         to,
     };
     if !is_current(&converted)? {
-        run(&converted, interrupt)
+        run(QEMU_IMG, &converted, interrupt)
             .with_context(|| format!("converting {} to a raw image", image.display()))?;
     }
     Ok(Some(converted))
@@ -98,7 +101,7 @@ fn is_current(converted: &Converted) -> anyhow::Result<bool> {
 }
 
 /// Converts into a file of another name, which gets its own when it is whole.
-fn run(converted: &Converted, interrupt: &Interrupt) -> anyhow::Result<()> {
+fn run(program: &str, converted: &Converted, interrupt: &Interrupt) -> anyhow::Result<()> {
     let readable = Readable::of(&converted.from).context("looking at it")?;
     let part = tempfile::Builder::new()
         .prefix(".yolofs-convert-")
@@ -109,7 +112,7 @@ fn run(converted: &Converted, interrupt: &Interrupt) -> anyhow::Result<()> {
         writes: vec![path_of(part.as_file())],
         ..BlockAccess::default()
     };
-    let mut program = Command::new("qemu-img");
+    let mut program = Command::new(program);
     program
         .args(["convert", "-f", converted.format, "-O", "raw"])
         .args([&converted.from, part.path()])
@@ -149,6 +152,8 @@ fn run(converted: &Converted, interrupt: &Interrupt) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::confined_program::hostile;
 
     #[test]
     fn images_are_converted_once_and_never_over_others() {
@@ -179,6 +184,26 @@ mod tests {
             let refused = convert(&image, &interrupt).unwrap_err();
             assert!(refused.to_string().contains("older"), "{refused}");
         }
+    }
+
+    /// As if an image had made `qemu-img` do what its author wants.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_program_that_converts_reads_the_image_and_writes_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, secret) = hostile::program(dir.path());
+        let from = dir.path().join("disk.vmdk");
+        std::fs::write(&from, "image").unwrap();
+        let converted = Converted {
+            to: dir.path().join("disk.vmdk.raw"),
+            format: "vmdk",
+            from,
+        };
+        let interrupt = Interrupt::unarmed().unwrap();
+        run(program.to_str().unwrap(), &converted, &interrupt).unwrap();
+        let told = std::fs::read_to_string(&converted.to).unwrap();
+        hostile::assert_harmless(&told, &secret);
+        assert_eq!(std::fs::read_to_string(&converted.from).unwrap(), "image");
     }
 
     /// A vmdk in pieces, of which this one holds the first bytes.
