@@ -28,11 +28,13 @@ impl Group {
     pub fn new(name: &str) -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("{name}-{}", MADE.fetch_add(1, Relaxed));
+        // Before that, this process is in none.
+        let all = mounted();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
         let mut lines = own.lines();
         let own = lines.find_map(|line| line.strip_prefix("0::/"));
         let own = own.expect("this kernel has no control groups of version 2");
-        let dir = mounted().join(own).join(name);
+        let dir = all.join(own).join(name);
         fs::create_dir(&dir).unwrap();
         Self { dir }
     }

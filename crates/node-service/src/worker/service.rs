@@ -100,10 +100,7 @@ impl WorkerContext {
                 WorkerRequest::Prewarm { id, budget_bytes } => {
                     WorkerResponse::Prewarmed(self.mounts.get(&id)?.prewarm(budget_bytes)?)
                 }
-                WorkerRequest::Swap { id, boot } => {
-                    self.mounts.swap(&id, &boot)?;
-                    WorkerResponse::Done
-                }
+                WorkerRequest::Swap { id, boot } => done(self.mounts.swap(&id, &boot))?,
                 WorkerRequest::Heard { id } => {
                     let to = only(beside, "to write to")?;
                     self.mounts.get(&id)?.write_heard(to)?;
@@ -120,14 +117,8 @@ impl WorkerContext {
                     self.mounts.get(&id)?.let_go();
                     WorkerResponse::Done
                 }
-                WorkerRequest::GiveUp { id } => {
-                    self.mounts.give_up(&id)?;
-                    WorkerResponse::Done
-                }
-                WorkerRequest::Close { id } => {
-                    self.mounts.close(&id)?;
-                    WorkerResponse::Done
-                }
+                WorkerRequest::GiveUp { id } => done(self.mounts.give_up(&id))?,
+                WorkerRequest::Close { id } => done(self.mounts.close(&id))?,
                 WorkerRequest::Retire { within_ms } => {
                     let within = Duration::from_millis(within_ms).min(RETIRE);
                     self.mounts.retire(Instant::now() + within)?;
@@ -150,10 +141,7 @@ impl WorkerContext {
                 WorkerRequest::Grow { name, size } => {
                     WorkerResponse::Attached(self.devices.grow(&name, size)?)
                 }
-                WorkerRequest::Detach { name } => {
-                    self.devices.detach(&name)?;
-                    WorkerResponse::Done
-                }
+                WorkerRequest::Detach { name } => done(self.devices.detach(&name))?,
                 WorkerRequest::HandSocket { name } => {
                     let handed = Handed::Socket(self.devices.socket(&name)?);
                     return Ok((WorkerResponse::Handed, handed));
@@ -167,6 +155,10 @@ impl WorkerContext {
         let answered = answered.unwrap_or_else(|_| Err(panicked()));
         answered.unwrap_or_else(|refusal| (refused(&refusal), Handed::Nothing))
     }
+}
+
+fn done(result: Result<(), Refusal>) -> Result<WorkerResponse, Refusal> {
+    result.map(|()| WorkerResponse::Done)
 }
 
 fn panicked() -> Refusal {
