@@ -343,3 +343,34 @@ fn privileged_a_machine_with_less_memory_than_its_boot_takes_boots_right() {
     assert!(fs::read(mountpoint.join("disk.raw")).unwrap() == fs::read(image.disk()).unwrap());
     lab.umount(&mountpoint);
 }
+
+/// Whatever its disks do, a domain waits for the hook no longer than for all of it.
+#[test]
+fn privileged_the_hook_of_libvirt_gives_up_on_disks_that_do_not_answer() {
+    use std::os::unix::fs::PermissionsExt;
+
+    const DISKS: usize = 20;
+    let lab = Lab::new();
+    let (bin, asked) = (lab.make_dir("bin"), lab.path("asked"));
+    let slow = bin.join("qemu-img");
+    let text = format!("#!/bin/sh\necho >> {}\nexec sleep 2\n", asked.display());
+    fs::write(&slow, text).unwrap();
+    fs::set_permissions(&slow, PermissionsExt::from_mode(0o755)).unwrap();
+    let disk = "<disk>\n<driver name='qemu' type='qcow2'/>\n<source file='/a'/>\n</disk>\n";
+    let hook = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/libvirt/qemu");
+    let xml = lab.path("domain.xml");
+    fs::write(&xml, disk.repeat(DISKS)).unwrap();
+    let ended = Command::new(hook)
+        .args(["web", "prepare", "begin", "-"])
+        .env(
+            "PATH",
+            format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()),
+        )
+        .env("YOLOFS_HOOK_PATIENCE", "2")
+        .stdin(fs::File::open(&xml).unwrap())
+        .status()
+        .unwrap();
+    assert!(ended.success(), "or the domain would not start");
+    let asked = fs::read_to_string(&asked).unwrap().lines().count();
+    assert!((1..DISKS / 2).contains(&asked), "{asked} were asked");
+}
