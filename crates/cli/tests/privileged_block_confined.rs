@@ -134,6 +134,7 @@ fn attack(
         (Deed::Mount, Path::new("/"), KILLED),
         (Deed::Call, Path::new("/"), UNKNOWN),
         (Deed::Open, Path::new(SECRET), UNKNOWN),
+        (Deed::Widen, Path::new(SECRET), UNKNOWN),
         (Deed::Ring, Path::new("/"), KILLED),
     ] {
         assert_eq!(attacked(deed, path), expected, "{deed:?}");

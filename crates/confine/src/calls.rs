@@ -184,6 +184,7 @@ pub fn deny_mounting(sockets: Sockets) -> Result<(), ConfineError> {
     refuse(refused)?;
     refuse(&[
         lists::MODES.calls,
+        lists::WIDER_MODES.calls,
         #[cfg(target_arch = "x86_64")]
         lists::OLDER_MODES.calls,
     ])?;
@@ -283,8 +284,12 @@ fn rule(argument: Argument) -> Result<SeccompRule, BackendError> {
             let own = u64::from(getpid().as_raw().unsigned_abs());
             condition(index, SeccompCmpOp::Eq, own)
         }
+        Is::WithBut(bits, _) => condition(index, SeccompCmpOp::MaskedEq(bits), bits),
         Is::Unix(_) | Is::NoneOf(_) => condition(index, SeccompCmpOp::Eq, lists::AF_UNIX),
     }?];
+    if let Is::WithBut(_, value) = is {
+        conditions.push(condition(index, SeccompCmpOp::Ne, value)?);
+    }
     if let Is::Unix(kind) = is {
         let operator = SeccompCmpOp::MaskedEq(lists::SOCK_KIND);
         conditions.push(condition(index + 1, operator, kind)?);
@@ -315,6 +320,7 @@ mod tests {
             &lists::ANY_SOCKET,
             &lists::DATAGRAM_PAIR,
             &lists::MODES,
+            &lists::WIDER_MODES,
         ];
         let local = [&[&lists::CONNECT, &lists::CALL][..], &refused].concat();
         for group in allowed.chain(lists::ASK).chain(&local).chain(&killing) {

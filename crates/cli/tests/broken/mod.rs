@@ -35,6 +35,8 @@ pub(crate) enum Deed {
     Call,
     /// Lets everybody read a file.
     Open,
+    /// Lets everybody write to a file that is open; the path is not looked at.
+    Widen,
     /// Makes a ring, of whose requests no filter knows; the path is not looked at.
     Ring,
 }
@@ -138,16 +140,24 @@ fn code(deed: Deed, path: &OsStr) -> Vec<u8> {
         Deed::Mount => (libc::SYS_mount, 0),
         Deed::Call => (libc::SYS_socket, 0),
         Deed::Open => (libc::SYS_fchmodat, 0o644),
+        Deed::Widen => (libc::SYS_fchmod, 0),
         Deed::Ring => (libc::SYS_io_uring_setup, 0),
+    };
+    // Of standard input, which is open in every process.
+    let mode: &[u8] = match deed {
+        Deed::Widen => &[0xbe, 0xb6, 0x01, 0, 0], // mov esi, 0666
+        _ => &[],
     };
     let first = match deed {
         Deed::Call => libc::AF_UNIX,
         Deed::Ring => 1, // request at a time
+        Deed::Widen => 0,
         _ => libc::AT_FDCWD,
     };
     let number = i32::try_from(number).unwrap().to_le_bytes();
     let exit = i32::try_from(libc::SYS_exit_group).unwrap().to_le_bytes();
     let after: &[&[u8]] = &[
+        mode,
         &[0x48, 0xc7, 0xc7], // mov rdi, first
         &first.to_le_bytes(),
         &[0xba], // mov edx, flags

@@ -40,6 +40,8 @@ pub(crate) enum Is {
     Without(u64),
     /// The number of this process.
     ThisProcess,
+    /// All of these bits are set, and it is not this.
+    WithBut(u64, u64),
     /// None of these.
     NoneOf(&'static [u64]),
     /// A unix socket of this kind; the kind is the argument behind this one.
@@ -290,6 +292,14 @@ pub(crate) const MODES: Group = group! {
     "modes, owners and attributes of files by their names":
     SYS_fchmodat; FCHMODAT2; SYS_fchownat; SYS_setxattr; SYS_lsetxattr; SYS_removexattr;
     SYS_lremovexattr; SETXATTRAT; REMOVEXATTRAT;
+};
+
+/// Changes of files that the process has opened, if only to read them: what others could then write to or execute as their
+/// owner. The directory of a store for a group has the bit that hands on the group.
+pub(crate) const WIDER_MODES: Group = group! {
+    "modes that let others write, or be somebody else, and other owners":
+    SYS_fchmod if 1 Is::With(0o4000), 1 Is::With(0o020), 1 Is::With(0o002), 1 Is::WithBut(0o2000, 0o2750);
+    SYS_fchown if 1 Is::NoneOf(&[0xffff_ffff]);
 };
 
 /// The older forms of these.
