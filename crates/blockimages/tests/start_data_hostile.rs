@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -209,7 +210,10 @@ impl Lab {
 
     fn opened(&self, registry: Registry, start: &Start) -> Machine {
         let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path();
+        self.opened_in(dir.path(), registry, start)
+    }
+
+    fn opened_in(&self, dir: &Path, registry: Registry, start: &Start) -> Machine {
         let (digest, root, size) = (self.digest, self.root, self.layer.len());
         let config = format!(
             r#"{{"repoBlobUrl":"https://registry.example/v2/an/image/blobs",
@@ -595,6 +599,68 @@ fn what_is_fetched_for_later_is_whole_if_the_data_is_wrong_or_goes_away() {
         machine.check(&lab);
         assert_eq!(machine.registry.asked_of(lab.digest), asked);
     }
+}
+
+/// The registry, or a mirror, sends something else at first; and a worker dies, and another one opens the image again.
+#[test]
+fn what_was_sent_wrong_once_is_fetched_again_by_who_opens_the_image_next() {
+    let lab = Lab::new();
+    let right = lab.right();
+    let data = right.bytes();
+    let named = StartDataRef {
+        digest: oci::digest_of(&data),
+        size: data.len() as u64,
+    };
+    let tables = data.len() - right.frames.concat().len();
+    for wrong in [0, 70, tables - 1, tables + 10, data.len() - 1] {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::default();
+        let mut bytes = data.clone();
+        bytes[wrong] ^= 1;
+        registry.put(named.digest, bytes);
+        let machine = lab.opened_in(dir.path(), registry, &lab.start(named));
+        machine.check(&lab);
+        drop(machine);
+        for time in 0..2 {
+            let registry = Registry::default();
+            // The third time, it is all in the cache.
+            if time == 0 {
+                registry.put(named.digest, data.clone());
+            }
+            let machine = lab.opened_in(dir.path(), registry, &lab.start(named));
+            machine.check(&lab);
+            let asked = machine.registry.asked_of(lab.digest);
+            assert_eq!(asked, 0, "byte {wrong}, {time}: the data is not used");
+        }
+    }
+}
+
+/// Nothing of the layer can be fetched: what is read comes from the data, or not at all.
+#[test]
+fn a_registry_that_dies_leaves_what_the_data_has() {
+    let lab = Lab::new();
+    let blocks = lab.len().div_ceil(BLOCK);
+    let data = lab.of_blocks(&[(0, 80), (100, blocks)]).bytes();
+    let named = StartDataRef {
+        digest: oci::digest_of(&data),
+        size: data.len() as u64,
+    };
+    let start = Start {
+        data: Some(named),
+        ..Start::default()
+    };
+    let registry = Registry::default();
+    registry.put(named.digest, data);
+    let machine = lab.opened(registry, &start);
+    assert!(machine.wait());
+    machine.registry.blobs.lock().unwrap().clear();
+    let mut bytes = vec![0; (60 * BLOCK) as usize];
+    machine.device.read_at(10 * BLOCK, &mut bytes).unwrap();
+    assert!(bytes == lab.right[(10 * BLOCK) as usize..(70 * BLOCK) as usize]);
+    // Into the gap.
+    machine.device.read_at(60 * BLOCK, &mut bytes).unwrap_err();
+    machine.device.read_at(110 * BLOCK, &mut bytes).unwrap();
+    assert!(bytes == lab.right[(110 * BLOCK) as usize..(170 * BLOCK) as usize]);
 }
 
 #[test]
