@@ -28,7 +28,7 @@ pub(super) const PIECE_BLOCKS_MAX: u16 = 16;
 pub(super) const FRAME_BLOCKS_MAX: u32 = 64;
 /// What a frame takes at most: 4 KiB more than its blocks, and more than Zstandard adds to what cannot be compressed. Each
 /// thread that reads one has it in memory.
-const FRAME_BYTES_MAX: u32 = FRAME_BLOCKS_MAX * BLOCK_BYTES as u32 + 4096;
+const FRAME_BYTES_MAX: u32 = FRAME_BLOCKS_MAX * 4096 + 4096;
 /// The last block that a layer may have: its last byte has a number of 63 bits.
 const CONTENT_BYTES_MAX: u64 = i64::MAX as u64;
 
