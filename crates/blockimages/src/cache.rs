@@ -150,6 +150,7 @@ struct Order {
 #[derive(Debug)]
 struct OpenBlob {
     dir: PathBuf,
+    size: u64,
     blob: Weak<CachedBlob>,
     /// Outlives the blob while something is on its way.
     stored: Weak<StoredBlob>,
@@ -220,7 +221,33 @@ impl BlobCache {
         size: u64,
         origin: Origin,
     ) -> Result<Arc<CachedBlob>, ImageError> {
-        let dir = self.dir.join(name_of(digest, origin.registry()));
+        let name = name_of(digest, origin.registry());
+        self.blob_named(&name, digest, size, origin)
+    }
+
+    /// Opens what is kept apart from the blobs of layers, with its size as a part of its name: who refers to it may give it the
+    /// digest of a layer, and another size.
+    ///
+    /// # Errors
+    /// As [`blob`](Self::blob).
+    pub(crate) fn blob_apart(
+        self: &Arc<Self>,
+        digest: Digest,
+        size: u64,
+        origin: Origin,
+    ) -> Result<Arc<CachedBlob>, ImageError> {
+        let name = name_apart(digest, size, &origin);
+        self.blob_named(&name, digest, size, origin)
+    }
+
+    fn blob_named(
+        self: &Arc<Self>,
+        name: &str,
+        digest: Digest,
+        size: u64,
+        origin: Origin,
+    ) -> Result<Arc<CachedBlob>, ImageError> {
+        let dir = self.dir.join(name);
         let fetcher = self.fetcher(&origin);
         let fetcher = fetcher.map_err(file("starting to fetch for", &dir))?;
         let deadline = reads::wait(self.config.read_deadline).deadline();
@@ -234,12 +261,18 @@ impl BlobCache {
         order.open.retain(|open| open.stored.strong_count() > 0);
         let mut known = order.open.iter().filter(|open| open.dir == dir);
         let known = known.next_back();
+        if known.is_some_and(|open| open.size != size) {
+            // One of two images is wrong about its size. The other one is not to be read as that says.
+            drop(order);
+            let name = name_apart(digest, size, &origin);
+            return self.blob_named(&name, digest, size, origin);
+        }
         if let Some(blob) = known.and_then(|open| open.blob.upgrade()) {
             return Ok(blob);
         }
         if let Some(stored) = known.and_then(|open| open.stored.upgrade()) {
             let blob = Arc::new(CachedBlob::new(stored, &fetcher, origin));
-            order.opened(&blob);
+            order.opened(&blob, size);
             return Ok(blob);
         }
         if let Some(at) = order.closed.iter().position(|(path, _)| *path == dir)
@@ -262,7 +295,7 @@ impl BlobCache {
         self.used_bytes.fetch_add(bytes, Relaxed);
         order.chunks.extend(here);
         let blob = Arc::new(CachedBlob::new(stored, &fetcher, origin));
-        order.opened(&blob);
+        order.opened(&blob, size);
         Ok(blob)
     }
 
@@ -421,9 +454,10 @@ impl BlobCache {
 }
 
 impl Order {
-    fn opened(&mut self, blob: &Arc<CachedBlob>) {
+    fn opened(&mut self, blob: &Arc<CachedBlob>, size: u64) {
         self.open.push(OpenBlob {
             dir: blob.dir().to_owned(),
+            size,
             blob: Arc::downgrade(blob),
             stored: blob.stored(),
         });
@@ -436,6 +470,11 @@ fn name_of(digest: Digest, registry: &str) -> String {
     let blob = digest.to_string().replace(':', "-");
     let registry = oci::digest_of(registry.as_bytes()).hex();
     format!("{blob}-{}", &registry[..REGISTRY_DIGITS])
+}
+
+/// Returns the name of the directory of what is kept apart.
+fn name_apart(digest: Digest, size: u64, origin: &Origin) -> String {
+    name_of(digest, &format!("{} {size}", origin.registry()))
 }
 
 /// Returns whether a name is that of a blob's directory, of an earlier release too; others are left alone.

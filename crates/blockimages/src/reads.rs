@@ -12,6 +12,8 @@ use ranges::{Ending, Wait};
 #[derive(Clone, Debug)]
 struct Scope {
     began: Instant,
+    /// What it does now may be done without, and is not waited for after that.
+    by: Option<Instant>,
     ending: Option<Arc<Ending>>,
 }
 
@@ -29,10 +31,31 @@ pub(crate) struct Reading {
 impl Reading {
     /// Notes that it began then, and is over when the device is.
     pub(crate) fn begun(began: Instant, ending: Option<Arc<Ending>>) -> Self {
-        let scope = Scope { began, ending };
+        let scope = Scope {
+            began,
+            by: None,
+            ending,
+        };
         Self {
             before: SCOPE.replace(Some(scope)),
         }
+    }
+
+    /// Begins what may be done without: it is waited for at most so long, and at most a quarter of the time that is left of
+    /// `patience`.
+    pub(crate) fn of_hint(most: Duration, patience: Duration) -> Self {
+        let now = Instant::now();
+        let left = wait(patience).deadline().saturating_duration_since(now);
+        let by = now + most.min(left / 4);
+        let before = SCOPE.with_borrow(Clone::clone);
+        let scope = before.clone().unwrap_or(Scope {
+            began: now,
+            by: None,
+            ending: None,
+        });
+        let by = Some(scope.by.map_or(by, |before| before.min(by)));
+        SCOPE.set(Some(Scope { by, ..scope }));
+        Self { before }
     }
 
     /// Goes on with what another thread began.
@@ -61,7 +84,11 @@ pub(crate) fn at_hand() -> Continued {
 /// Returns how long this thread may wait if a read may take so long; from now on if it is at none.
 pub(crate) fn wait(patience: Duration) -> Wait {
     SCOPE.with_borrow(|scope| match scope {
-        Some(Scope { began, ending }) => Wait::of_device(*began + patience, ending.clone()),
+        Some(Scope { began, by, ending }) => {
+            let until = *began + patience;
+            let until = by.map_or(until, |by| by.min(until));
+            Wait::of_device(until, ending.clone())
+        }
         None => Wait::until(Instant::now() + patience),
     })
 }

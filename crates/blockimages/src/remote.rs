@@ -1,10 +1,12 @@
 //! Layers that are fetched on demand: from a registry through the cache, checked, and fetched again where
 //! they are wrong.
 
+mod started;
+
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -15,8 +17,9 @@ use parking_lot::Mutex;
 use crate::cache::{BlobCache, CachedBlob, Filler, PlanFetcher};
 use crate::origin::{OriginConfig, Registries, repository_of};
 use crate::reads::{self, Reading};
-use crate::start_data::{StartData, StartDataRef, StartedContent};
+use crate::start_data::{StartData, StartDataRef};
 use crate::{BlobSource, ImageError, LayerStart, Origin, RemoteLayer, Start};
+use started::{LaterContent, Started, open_started};
 
 /// How often what is wrong is fetched again before a read fails.
 const REFETCHES: usize = 2;
@@ -45,7 +48,9 @@ pub struct CachedBlobs {
 /// What is fetched in the background for an image.
 #[derive(Debug, Default)]
 struct Work {
-    /// Of the data of the start, and of what else is planned.
+    /// The data of the start.
+    started: Option<Arc<Started>>,
+    /// What else is planned.
     plans: Vec<PlanFetcher>,
     fillers: Vec<Filler>,
 }
@@ -85,13 +90,26 @@ impl CachedBlobs {
         }
     }
 
-    /// Waits until all plans have been fetched, as long as `go_on` says; it is asked again and again. Returns whether
-    /// all of them could be.
+    /// Waits until all plans have been fetched, as long as `go_on` says; it is asked again and again. Verifies the data of
+    /// starts, and fetches of the layers what is wrong in it. Returns whether all that is planned is in the cache.
     pub fn wait_for_plans(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
+        if !self.are_plans_done(go_on) {
+            return false;
+        }
+        let work = self.work.lock();
+        let started = work.iter().filter_map(|work| work.started.clone());
+        let started: Vec<_> = started.collect();
+        drop(work);
+        started.iter().for_each(|started| started.check());
+        self.are_plans_done(go_on) && self.has_plans()
+    }
+
+    fn are_plans_done(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
         let is_done = || {
             let work = self.work.lock();
             let mut plans = work.iter().flat_map(|work| &work.plans);
-            plans.all(PlanFetcher::is_done)
+            let mut started = work.iter().filter_map(|work| work.started.as_ref());
+            plans.all(PlanFetcher::is_done) && started.all(|started| started.is_done())
         };
         while !is_done() {
             if !go_on() {
@@ -99,7 +117,7 @@ impl CachedBlobs {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        self.has_plans()
+        true
     }
 
     /// Returns whether all plans have been fetched, and no part of them failed.
@@ -107,7 +125,9 @@ impl CachedBlobs {
     pub fn has_plans(&self) -> bool {
         let work = self.work.lock();
         let mut plans = work.iter().flat_map(|work| &work.plans);
+        let mut started = work.iter().filter_map(|work| work.started.as_ref());
         plans.all(|plan| plan.is_done() && plan.is_complete())
+            && started.all(|started| started.is_done() && started.is_complete())
     }
 
     /// Returns a source of blobs of registries, each talked to as `config` says for it.
@@ -136,12 +156,13 @@ impl BlobSource for CachedBlobs {
     ) -> Result<Vec<Layer>, ImageError> {
         let mut work = Work::default();
         let data = self.start_data(blob_url, layers, start);
-        let data = data.map(|(data, fetcher)| {
-            work.plans.push(fetcher);
-            Arc::new(data)
-        });
-        let from = (start, data.as_ref());
+        let data = data.map(|(data, fetcher)| (Arc::new(data), fetcher));
+        let from = (start, data.as_ref().map(|(data, _)| data));
         let opened = self.open_together(blob_url, layers, from, budget)?;
+        work.started = data.map(|(data, fetcher)| {
+            let layers = opened.iter().filter_map(|blob| blob.started.clone());
+            Arc::new(Started::new(data, fetcher, layers.collect()))
+        });
         let planned = |blob: &OpenedBlob| {
             let (cached, stored) = (Arc::clone(&blob.cached), blob.planned.clone());
             let ranges = stored.into_iter();
@@ -173,7 +194,7 @@ impl BlobSource for CachedBlobs {
         layer: &RemoteLayer,
         start: LayerStart<'_>,
     ) -> Result<Arc<dyn ReadAt>, ImageError> {
-        let cached = self.cached(blob_url, &layer.digest, layer.size)?;
+        let cached = self.cached(blob_url, (Of::Layer, &layer.digest), layer.size)?;
         let mut work = Work::default();
         let plan = start.plan().into_iter();
         let end = |range: &Range<u64>| range.end.min(layer.size);
@@ -195,9 +216,20 @@ impl BlobSource for CachedBlobs {
     }
 }
 
+/// What a blob is.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    /// It is named by the image.
+    Layer,
+    /// It is named by anybody who may push to the repository.
+    Start,
+}
+
 /// A blob that was opened.
 struct OpenedBlob {
     layer: Layer,
+    /// What is read of it when it was opened by the data of the start.
+    started: Option<Arc<LaterContent>>,
     cached: Arc<CachedBlob>,
     /// The bytes of it that the start reads, each with its place in the order of all.
     planned: Vec<(usize, Range<u64>)>,
@@ -243,7 +275,7 @@ impl CachedBlobs {
     fn cached(
         &self,
         blob_url: &str,
-        digest: &str,
+        (of, digest): (Of, &str),
         size: u64,
     ) -> Result<Arc<CachedBlob>, ImageError> {
         let failed = |source: io::Error| ImageError::Origin {
@@ -259,7 +291,10 @@ impl CachedBlobs {
         let reference = repository_of(blob_url);
         let reference = reference.map_err(|error| failed(io::Error::other(error)))?;
         let origin = (self.make_origin)(&reference, parsed).map_err(failed)?;
-        self.cache.blob(parsed, size, origin)
+        match of {
+            Of::Layer => self.cache.blob(parsed, size, origin),
+            Of::Start => self.cache.blob_apart(parsed, size, origin),
+        }
     }
 
     /// Opens the data of the start, if there is any, and fetches it from now on. Without it a start takes longer.
@@ -273,7 +308,7 @@ impl CachedBlobs {
             .data
             .filter(|_| self.background != Background::Nothing)?;
         let open = || -> Result<_, Box<dyn std::error::Error>> {
-            let blob = self.cached(blob_url, &digest.to_string(), size)?;
+            let blob = self.cached(blob_url, (Of::Start, &digest.to_string()), size)?;
             // All of it is on its way when its tables are read.
             let fetcher = PlanFetcher::start(&[(Arc::clone(&blob), 0..size)]);
             let trusted = |digest: &Digest| {
@@ -296,13 +331,14 @@ impl CachedBlobs {
         (start, data): (LayerStart<'_>, Option<&Arc<StartData>>),
         budget: &SegmentBudget,
     ) -> Result<OpenedBlob, ImageError> {
-        let cached = self.cached(blob_url, layer.digest.as_str(), layer.size)?;
+        let cached = self.cached(blob_url, (Of::Layer, &layer.digest), layer.size)?;
         if let Some(data) = data
-            && let Some(layer) = open_started(&cached, data, start, budget)
+            && let Some(started) = open_started(&cached, data, start, budget)
         {
             return Ok(OpenedBlob {
-                planned: Vec::new(),
-                layer,
+                layer: started.layer,
+                planned: started.elsewhere,
+                started: Some(started.content),
                 cached,
             });
         }
@@ -315,71 +351,10 @@ impl CachedBlobs {
         let planned = plan.filter_map(|(place, range)| Some((place, content.stored(&range)?)));
         Ok(OpenedBlob {
             planned: planned.collect(),
+            started: None,
             layer,
             cached,
         })
-    }
-}
-
-/// Opens the layer in a blob without its blob, by the data of the start; `None` if that is not possible.
-fn open_started(
-    blob: &Arc<CachedBlob>,
-    data: &Arc<StartData>,
-    start: LayerStart<'_>,
-    budget: &SegmentBudget,
-) -> Option<Layer> {
-    let pieces = data.of_layer(&blob.digest().to_string())?;
-    let rest = Arc::new(LaterContent {
-        blob: Arc::clone(blob),
-        size: pieces.len(),
-        opened: OnceLock::new(),
-    });
-    let content = StartedContent {
-        data: Arc::clone(data),
-        pieces,
-        rest,
-    };
-    let opened = Layer::open_within(start.watched(Arc::new(content)), budget);
-    let warn = |error: &LsmtError| {
-        let digest = blob.digest();
-        log::warn!("{digest} is opened without the data of its start: {error}");
-    };
-    opened.inspect_err(warn).ok()
-}
-
-/// The content of a blob that is opened when it is read first.
-struct LaterContent {
-    blob: Arc<CachedBlob>,
-    size: u64,
-    opened: OnceLock<Arc<dyn ReadAt>>,
-}
-
-impl LaterContent {
-    fn content(&self) -> io::Result<&Arc<dyn ReadAt>> {
-        if let Some(content) = self.opened.get() {
-            return Ok(content);
-        }
-        let open = || Ok(BlobContent::open(&self.blob)?.reader());
-        let content = opened(&self.blob, open)?;
-        if content.size()? != self.size {
-            let why = "its content has another length than the data of its start says";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-        Ok(self.opened.get_or_init(|| content))
-    }
-}
-
-impl ReadAt for LaterContent {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.size)
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.content()?.read_at(buffer, offset)
-    }
-
-    fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
-        self.opened.get()?.expect(ranges)
     }
 }
 

@@ -13,6 +13,7 @@ mod proof;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use blocks::Digest;
 use thiserror::Error;
@@ -23,12 +24,16 @@ pub use make::{LayerContent, make};
 use crate::ContentRoot;
 use crate::cache::CachedBlob;
 use crate::plan::BLOCK_BYTES;
+use crate::reads::Reading;
 use format::Tables;
 use frames::{Frame, Frames};
 use proof::{Verifier, prove};
 
 /// The longest data of a start, as it is stored.
 pub const START_DATA_BYTES_MAX: u64 = 256 << 20;
+
+/// How long an opening waits for the tables: as long as for a plan.
+const TABLES_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Data of a start, in the repository of the image that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +146,9 @@ impl Proven {
             };
             layers.push((layer.digest, pieces));
         }
+        if hashes.next().is_some() {
+            return Err(StartDataError::Rule("it has too many hashes"));
+        }
         Ok(Self {
             frames: Frame::of(tables, verifiers),
             layers,
@@ -158,7 +166,7 @@ impl StartData {
         blob: Arc<CachedBlob>,
         trusted: &Trusted<'_>,
     ) -> Result<Self, StartDataError> {
-        let tables = Tables::read(&*blob)?;
+        let tables = Self::tables(&blob)?;
         let proven = Proven::of(&tables, trusted)?;
         if proven.layers.is_empty() {
             return Err(StartDataError::Rule("it is of no layer of the image"));
@@ -167,6 +175,22 @@ impl StartData {
             frames: Frames::new(blob, proven.frames),
             layers: proven.layers,
         })
+    }
+
+    /// Reads the tables, if they come soon: the image can be opened without.
+    fn tables(blob: &CachedBlob) -> Result<Tables, StartDataError> {
+        let _hint = Reading::of_hint(TABLES_PATIENCE, blob.read_deadline());
+        let tables = Tables::read(blob);
+        if !matches!(tables, Ok(_) | Err(StartDataError::Read { .. })) {
+            // Whoever is at fault, the next who opens it asks for it again.
+            blob.forget(&(0..u64::MAX));
+        }
+        tables
+    }
+
+    /// Returns whether all of it that is of the image is in the cache, and right.
+    pub(crate) fn is_right(&self) -> bool {
+        self.frames.are_right()
     }
 
     /// Returns what it has of a layer, if it has its end, by which the length is verified.
@@ -183,6 +207,19 @@ impl LayerPieces {
     /// Returns how many bytes the layer's content has.
     pub(crate) const fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Returns whether all bytes of a range are in pieces; those after the content's end count as if they were.
+    pub(crate) fn has(&self, range: &Range<u64>) -> bool {
+        let end = range.end.min(self.len);
+        let mut at = range.start;
+        for piece in self.within(&(at..end)) {
+            if piece.range.start > at {
+                return false;
+            }
+            at = piece.range.end;
+        }
+        at >= end
     }
 
     /// Returns the pieces that have bytes of a range, in ascending order.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use blocks::{Digest, prompt};
 use lsmt::{Expected, ReadAt};
@@ -73,8 +74,29 @@ impl CachedBlob {
         }
     }
 
+    /// Drops the cached data of a range, which may be wrong by the fault of who named the blob: no server is blamed.
+    pub(crate) fn forget(&self, range: &Range<u64>) {
+        for chunk in self.chunks_of(range) {
+            let _server = self.stored.distrust(chunk);
+        }
+    }
+
+    /// Reads what is in the cache, without asking for what is not; returns whether all of it is.
+    pub(crate) fn read_cached(&self, buffer: &mut [u8], offset: u64) -> bool {
+        let all = offset..offset.saturating_add(buffer.len() as u64);
+        if all.end > self.stored.layout().size {
+            return false;
+        }
+        let mut chunks = self.chunks_of(&all);
+        chunks.all(|chunk| {
+            let part = self.part(chunk, &all);
+            let into = within(buffer, &part, offset);
+            self.stored.read(chunk, part.start, into)
+        })
+    }
+
     /// Compares all of it with its digest; `None` if not all of it is there.
-    pub(crate) fn is_right(&self) -> io::Result<Option<bool>> {
+    pub(super) fn is_right(&self) -> io::Result<Option<bool>> {
         self.stored.is_right()
     }
 
@@ -103,9 +125,14 @@ impl CachedBlob {
         }
     }
 
+    /// Returns how long a read waits at most.
+    pub(crate) fn read_deadline(&self) -> Duration {
+        self.cache().config.read_deadline
+    }
+
     /// Returns how long who reads now waits.
     fn wait(&self) -> Wait {
-        reads::wait(self.cache().config.read_deadline)
+        reads::wait(self.read_deadline())
     }
 
     /// Waits until the server can be asked that is asked when no other brings a chunk; returns whether there was

@@ -13,6 +13,8 @@ pub(crate) struct StartedContent {
     pub(crate) data: Arc<StartData>,
     pub(crate) pieces: LayerPieces,
     pub(crate) rest: Arc<dyn ReadAt>,
+    /// Is called when something had to be read of the layer that should be in the data.
+    pub(crate) missed: Box<dyn Fn() + Send + Sync>,
 }
 
 impl ReadAt for StartedContent {
@@ -37,7 +39,10 @@ impl ReadAt for StartedContent {
                 Ok(()) => {}
                 // It comes, and this thread may not wait for it.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                Err(_) => self.rest.read_at(part, from)?,
+                Err(_) => {
+                    self.rest.read_at(part, from)?;
+                    (self.missed)();
+                }
             }
             (at, left) = (to, others);
         }
@@ -49,7 +54,8 @@ impl ReadAt for StartedContent {
 
     fn expect(&self, ranges: &[Range<u64>]) -> Option<Expected> {
         // What is in the data comes in its order; a read that is ahead of it asks for its frame.
-        let missing = |range: &&Range<u64>| self.pieces.within(range).is_empty();
+        let is_late = self.data.frames.is_late();
+        let missing = |range: &&Range<u64>| is_late || self.pieces.within(range).is_empty();
         let missing: Vec<_> = ranges.iter().filter(missing).cloned().collect();
         (!missing.is_empty()).then(|| self.rest.expect(&missing))?
     }

@@ -26,6 +26,9 @@ const HASHES_MAX: u32 = 1 << 20;
 pub(super) const PIECE_BLOCKS_MAX: u16 = 16;
 /// Blocks of a frame: 256 KiB.
 pub(super) const FRAME_BLOCKS_MAX: u32 = 64;
+/// What a frame takes at most: 4 KiB more than its blocks, and more than Zstandard adds to what cannot be compressed. Each
+/// thread that reads one has it in memory.
+const FRAME_BYTES_MAX: u32 = FRAME_BLOCKS_MAX * 4096 + 4096;
 /// The last block that a layer may have: its last byte has a number of 63 bits.
 const CONTENT_BYTES_MAX: u64 = i64::MAX as u64;
 
@@ -237,6 +240,9 @@ impl Tables {
             true => 0,
             false => frame.0 as usize + 1,
         };
+        if self.frames.iter().any(|bytes| *bytes > FRAME_BYTES_MAX) {
+            return Err(StartDataError::Rule("a frame takes more than its blocks"));
+        }
         match frames == self.frames.len() {
             true => Ok(()),
             false => Err(StartDataError::Rule("a frame has no pieces")),
