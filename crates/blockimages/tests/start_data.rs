@@ -322,11 +322,15 @@ fn what_the_manifest_does_not_name_is_not_used() {
     bytes.clear();
 }
 
-/// A content that is another one until so many bytes were read.
+/// A content with another byte in a block that starts read: the layer's header, trailer and index are as they were, so that it is
+/// opened by the data. It is the true one after so many bytes were read.
 struct Lying {
     content: Arc<dyn ReadAt>,
     left: AtomicU64,
 }
+
+/// The changed byte.
+const CHANGED: u64 = 40 * 4096 + 5;
 
 impl ReadAt for Lying {
     fn size(&self) -> io::Result<u64> {
@@ -335,37 +339,65 @@ impl ReadAt for Lying {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.content.read_at(buffer, offset)?;
-        let len = buffer.len() as u64;
-        let spent = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(len)
-            });
-        if spent.is_ok() {
-            buffer[0] ^= 1;
+        let left = self.left.load(Ordering::Relaxed);
+        self.left
+            .store(left.saturating_sub(buffer.len() as u64), Ordering::Relaxed);
+        if let Some(at) = CHANGED.checked_sub(offset).filter(|_| left > 0)
+            && let Some(byte) = buffer.get_mut(at as usize)
+        {
+            *byte ^= 1;
         }
         Ok(())
     }
 }
 
-/// Whoever may push to the repository makes data with valid tables and hashes, and other blocks.
+impl Recorded {
+    fn lying_for(&self, bytes: u64) -> Arc<Lying> {
+        Arc::new(Lying {
+            content: Arc::clone(&self.content),
+            left: AtomicU64::new(bytes),
+        })
+    }
+
+    /// Has a machine start by this data, and checks that what it reads is right and comes from the layer.
+    fn starts_without(&self, data: Vec<u8>) {
+        let trusted = |_: &Digest| Some(self.root);
+        assert!(verify(&data, &trusted).ok().is_none_or(|bytes| bytes == 0));
+        let data = Served::new(data);
+        let machine = Machine::new(&self.layer, Some(self.root), Some(&data), &self.start());
+        assert_eq!(machine.start(), self.right[0]);
+        assert_eq!(machine.all(), self.right[1]);
+        assert!(self.layer.asked_bytes() > 0);
+    }
+}
+
+/// Whoever may push to the repository makes data with valid tables and hashes, and another block.
 #[test]
 fn blocks_that_are_not_those_of_the_layer_are_not_used() {
     let recorded = recorded();
-    let lying = Lying {
-        content: Arc::clone(&recorded.content),
-        left: AtomicU64::new(recorded.plan.bytes() - 4096),
+    // All that is compressed is read first, and then what is hashed.
+    let lying = recorded.lying_for(recorded.plan.bytes());
+    recorded.starts_without(recorded.made_of(lying).unwrap());
+}
+
+/// The same with the hashes of another content, and the layer's own as that of all of it.
+#[test]
+fn hashes_of_another_content_are_not_used() {
+    let recorded = recorded();
+    let lying = recorded.lying_for(u64::MAX);
+    let layer = LayerContent {
+        digest: recorded.layer.digest,
+        content: ContentRoot::of(&*lying).unwrap(),
+        reader: lying,
     };
-    let data = Served::new(recorded.made_of(Arc::new(lying)).unwrap());
-    let machine = Machine::new(
-        &recorded.layer,
-        Some(recorded.root),
-        Some(&data),
-        &recorded.start(),
-    );
-    assert_eq!(machine.start(), recorded.right[0]);
-    assert_eq!(machine.all(), recorded.right[1]);
-    assert!(recorded.layer.asked_bytes() > 0);
+    let mut data = make(&recorded.plan, &[layer]).unwrap().unwrap();
+    // docs/block-start-format.md: the layer's hash, and the checksum of header and tables.
+    data[96..128].copy_from_slice(&recorded.root.0);
+    let count = |at: usize| u32::from_le_bytes(data[at..at + 4].try_into().unwrap()) as usize;
+    let tables = 64 + 72 * count(8) + 16 * count(12) + 4 * count(16) + 32 * count(20);
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&data[..60]), &data[64..tables]);
+    data[60..64].copy_from_slice(&sum.to_le_bytes());
+    recorded.starts_without(data);
 }
 
 #[test]
