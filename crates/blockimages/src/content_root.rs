@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::str::FromStr;
 
 use lsmt::ReadAt;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// What a root is written behind.
 const PREFIX: &str = "blake3:";
 /// Bytes that are hashed at once.
-const PIECE_BYTES: usize = 1 << 20;
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
 /// The BLAKE3 hash of the uncompressed content of a layer: of the LSMT layer, without the tar and the ZFile around it. It is
 /// the root of a tree, so that any part of the content can be verified by itself. As text, `blake3:` and 64 lower-case
@@ -29,19 +30,30 @@ impl ContentRoot {
     /// # Errors
     /// If it cannot be read.
     pub fn of(content: &dyn ReadAt) -> io::Result<Self> {
-        let size = content.size()?;
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; PIECE_BYTES];
-        let mut at = 0;
-        while at < size {
-            let len = usize::try_from(size - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
-            let piece = &mut buffer[..len];
-            content.read_at(piece, at)?;
-            hasher.update(piece);
-            at += len as u64;
-        }
+        hash_range(content, 0..content.size()?, &mut hasher, &mut buffer)?;
         Ok(Self(*hasher.finalize().as_bytes()))
     }
+}
+
+/// Adds a range of a content to a hasher, as much at a time as the buffer has room for.
+pub(crate) fn hash_range(
+    content: &dyn ReadAt,
+    range: Range<u64>,
+    hasher: &mut blake3::Hasher,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    let most = buffer.len();
+    let mut at = range.start;
+    while at < range.end {
+        let len = usize::try_from(range.end - at).map_or(most, |left| left.min(most));
+        let piece = &mut buffer[..len];
+        content.read_at(piece, at)?;
+        hasher.update(piece);
+        at += len as u64;
+    }
+    Ok(())
 }
 
 impl fmt::Display for ContentRoot {

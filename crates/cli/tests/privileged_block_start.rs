@@ -120,6 +120,20 @@ const RECORDED: [&str; 5] = [
 /// A quarter of the large file, and a program.
 const STARTS: &str = "head -c 2000000 /srv/noise | md5sum";
 
+/// Makes a container of that, so that its device is there before it is started.
+fn create(node: &Node<'_>, image: &str, id: &str) {
+    let create = ["containers", "create", "--snapshotter", "yolofs", image, id];
+    node.ctr(&[&create[..], &["/bin/sh", "-c", STARTS]].concat());
+}
+
+/// Starts a container that was made, and returns what it says.
+fn says(lab: &Lab, node: &Node<'_>, id: &str) -> String {
+    let out = lab.path(id);
+    let uri = format!("file://{}", out.display());
+    node.ctr(&["tasks", "start", "--log-uri", &uri, id]);
+    std::fs::read_to_string(&out).unwrap()
+}
+
 #[test]
 fn privileged_the_first_start_on_a_block_image_is_recorded_and_the_second_planned() {
     let lab = Lab::new();
@@ -155,15 +169,10 @@ fn privileged_the_first_start_on_a_block_image_is_recorded_and_the_second_planne
     // The image comes anew, and nothing is left of it.
     clear_cache(&node);
     pull(&node, &image);
-    let shell = ["/bin/sh", "-c", STARTS];
-    let create = ["containers", "create", "--snapshotter", "yolofs"];
-    node.ctr(&[&create[..], &[&image, "start-3"], &shell].concat());
+    create(&node, &image, "start-3");
     until("what is planned to come", || plan_of(&lab) == "fetched");
     let planned = served(&lab);
-    let out = lab.path("start-3.said");
-    let uri = format!("file://{}", out.display());
-    node.ctr(&["tasks", "start", "--log-uri", &uri, "start-3"]);
-    assert_eq!(std::fs::read_to_string(&out).unwrap(), said);
+    assert_eq!(says(&lab, &node, "start-3"), said);
     let second = served(&lab);
     let count = |served: &Value, what: &str| served[what].as_u64().unwrap();
     let requests = [&first, &planned, &second].map(|served| count(served, "fetches"));
@@ -211,18 +220,13 @@ fn privileged_a_container_starts_by_the_boot_image_of_the_registry() {
         std::fs::remove_file(plan.unwrap().path()).unwrap();
     }
     pull(&node, &image);
-    let shell = ["/bin/sh", "-c", STARTS];
-    let create = ["containers", "create", "--snapshotter", "yolofs"];
-    node.ctr(&[&create[..], &[&image, "booted"], &shell].concat());
+    create(&node, &image, "booted");
     until("the boot image to come", || plan_of(&lab) == "fetched");
     let count = |what: &str| served(&lab)[what].as_u64().unwrap();
     let (requests, bytes) = (count("fetches"), count("fetched_bytes"));
     // Nothing of the layers.
     assert_eq!(bytes, data);
-    let out = lab.path("booted.said");
-    let uri = format!("file://{}", out.display());
-    node.ctr(&["tasks", "start", "--log-uri", &uri, "booted"]);
-    assert_eq!(std::fs::read_to_string(&out).unwrap(), said);
+    assert_eq!(says(&lab, &node, "booted"), said);
     let more = (count("fetches") - requests, count("fetched_bytes") - bytes);
     println!("{data} bytes of data; requests and bytes of the start beside it: {more:?}");
     assert!(more.1 * 50 <= data, "{more:?} beside {data}");

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use blake3::Hasher;
@@ -13,13 +12,14 @@ use super::format::{FRAME_BLOCKS_MAX, PIECE_BLOCKS_MAX, PIECES_MAX, Piece, Table
 use super::proof::disclose;
 use super::{BLOCK_BYTES, START_DATA_BYTES_MAX, StartDataError};
 use crate::ContentRoot;
+use crate::content_root::{PIECE_BYTES, hash_range};
 use crate::plan::StartPlan;
 
 /// How well it is compressed: it is done once, and read by each machine.
 const LEVEL: i32 = 19;
 
-/// What is read of a content at a time.
-const READ_BYTES: usize = 1 << 20;
+/// Most bytes of the frames: whatever tables are added, all of it is within its limit.
+const FRAMES_BYTES_MAX: u64 = START_DATA_BYTES_MAX / 2;
 
 /// A layer of an image.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ pub fn make(plan: &StartPlan, layers: &[LayerContent]) -> Result<Option<Vec<u8>>
         let (frame, others) = rest.split_at(fitting(rest));
         rest = others;
         let compressed = compressed(frame, &tables, layers)?;
-        if (frames.len() + compressed.len()) as u64 > START_DATA_BYTES_MAX / 2 {
+        if (frames.len() + compressed.len()) as u64 > FRAMES_BYTES_MAX {
             break;
         }
         let number = u32::try_from(tables.frames.len()).unwrap_or(u32::MAX);
@@ -77,11 +77,14 @@ pub fn make(plan: &StartPlan, layers: &[LayerContent]) -> Result<Option<Vec<u8>>
     if layers.is_empty() {
         return Ok(None);
     }
-    let mut buffer = vec![0; READ_BYTES];
+    let mut buffer = vec![0; PIECE_BYTES];
     for (layer, placed) in layers.iter().zip(tables.placed()?) {
         let ranges: Vec<_> = placed.into_iter().map(|(_, piece)| piece.range).collect();
         let len = size_of(layer)?;
-        let mut read = |hasher: &mut Hasher, range| hash(layer, hasher, range, &mut buffer);
+        let mut read = |hasher: &mut Hasher, range| {
+            let read = hash_range(&*layer.reader, range, hasher, &mut buffer);
+            read.map_err(failed(layer))
+        };
         let (hashes, root) = disclose(&ranges, len, &mut read)?;
         if root != layer.content {
             return Err(StartDataError::Content(layer.digest));
@@ -190,24 +193,6 @@ fn keep_used<'a>(tables: &mut Tables, layers: &'a [LayerContent]) -> Vec<&'a Lay
     }
     tables.layers = used.iter().map(|number| tables.layers[*number]).collect();
     used.into_iter().map(|number| &layers[number]).collect()
-}
-
-fn hash(
-    layer: &LayerContent,
-    hasher: &mut Hasher,
-    range: Range<u64>,
-    buffer: &mut [u8],
-) -> Result<(), StartDataError> {
-    let most = buffer.len();
-    let mut at = range.start;
-    while at < range.end {
-        let len = usize::try_from(range.end - at).map_or(most, |left| left.min(most));
-        let part = &mut buffer[..len];
-        layer.reader.read_at(part, at).map_err(failed(layer))?;
-        hasher.update(part);
-        at += len as u64;
-    }
-    Ok(())
 }
 
 fn size_of(layer: &LayerContent) -> Result<u64, StartDataError> {
