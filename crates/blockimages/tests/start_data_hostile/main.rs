@@ -173,6 +173,25 @@ fn frames_that_are_something_else_cost_the_data_and_not_the_plan() {
     }
 }
 
+/// Its length may be anything: the layer is opened by its blob, and the plan comes from there.
+#[test]
+fn a_layer_whose_end_is_not_in_the_data_is_not_opened_by_it() {
+    let lab = Lab::new();
+    let asked = |data: Vec<u8>| {
+        let machine = lab.started(data);
+        assert!(machine.wait());
+        machine.check(&lab);
+        machine.registry.asked_of(lab.digest)
+    };
+    let without = asked(b"no data of a start".repeat(10));
+    let blocks = 0..lab.len().div_ceil(BLOCK) - 1;
+    let pieces = blocks.map(|block| (0, 1, block as u32 / 64, block));
+    let cut = lab.of_pieces(&pieces.collect::<Vec<_>>()).bytes();
+    assert!(lab.verify(&cut).is_some(), "what it has is right");
+    let cut = asked(cut);
+    assert!(cut * 10 >= without * 9, "{cut} and {without} bytes");
+}
+
 /// Waits until something is so.
 fn until(what: &str, is: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
