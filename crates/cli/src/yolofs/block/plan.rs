@@ -55,16 +55,17 @@ enum PlanCommand {
 
 #[derive(Clone, Debug, clap::Args)]
 struct PushArgs {
-    #[command(flatten)]
-    image: ImageArg,
+    // Before the image, whose flags have a heading that those behind it would be under.
     /// The block image in a registry
-    #[arg(value_name = "REF")]
+    #[arg(value_name = "REF", index = 2)]
     to: Reference,
     /// Push only what is read, and not the data: a start then takes longer, since it comes from the layers
     #[arg(long)]
     no_data: bool,
     #[command(flatten)]
     format: FormatArg,
+    #[command(flatten)]
+    image: ImageArg,
 }
 
 pub(super) fn run(args: &PlanArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
